@@ -1,0 +1,79 @@
+"""Teach one fixed-size PyTorch network many tasks, one after another, without forgetting any."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .errors import (
+        ConfigError,
+        DataError,
+        FullError,
+        SpaceError,
+        SpaceWarning,
+        StoreError,
+        TaskError,
+        TrainingError,
+        UnsupportedModelError,
+    )
+    from .learner import Learner, Method, compress
+    from .methods.finetune import FineTune
+    from .methods.space import SPACE
+    from .record import TaskRecord
+    from .tasks import Task
+    from .training import Recipe
+
+__version__ = "0.1.0"
+
+_ROOMS = {
+    "errors": (
+        "ConfigError",
+        "DataError",
+        "FullError",
+        "SpaceError",
+        "SpaceWarning",
+        "StoreError",
+        "TaskError",
+        "TrainingError",
+        "UnsupportedModelError",
+    ),
+    "learner": ("Learner", "Method", "compress"),
+    "methods.finetune": ("FineTune",),
+    "methods.space": ("SPACE",),
+    "record": ("TaskRecord",),
+    "tasks": ("Task",),
+    "training": ("Recipe",),
+}
+_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
+
+__all__ = [
+    "SPACE",
+    "ConfigError",
+    "DataError",
+    "FineTune",
+    "FullError",
+    "Learner",
+    "Method",
+    "Recipe",
+    "SpaceError",
+    "SpaceWarning",
+    "StoreError",
+    "Task",
+    "TaskError",
+    "TaskRecord",
+    "TrainingError",
+    "UnsupportedModelError",
+    "compress",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Rooms are opened when first asked for, so that the command line answers before torch is loaded."""
+    if name not in _ROOM_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_ROOM_OF[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,0 +1,151 @@
+"""A user's model as a blueprint: the same Python, with tensors of any width.
+
+Every network here, full, narrowed or grown, is the blueprint's module with some dictionary of tensors in place of its
+own. This is the only room that knows layer types: what numbers a layer keeps beside its tensors, how it starts afresh.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .channels import Channels, Tensors
+from .errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """The user's model in eval mode, never trained itself, with its head, an example input and its channels."""
+
+    module: nn.Module
+    head: str
+    example: Tensor
+    shared: tuple[str, ...]
+    channels: Channels
+
+    def tensors(self) -> Tensors:
+        return tensors_of(self.module)
+
+    def taken(self, module: nn.Module) -> Tensors:
+        """The tensors of a trained network as the core keeps them: in the user's own precision, in main memory."""
+        given = self.tensors()
+        return {name: tensor.to("cpu", given[name].dtype, copy=True) for name, tensor in tensors_of(module).items()}
+
+    def build(self, tensors: Mapping[str, Tensor]) -> nn.Module:
+        """A network of its own with these tensors, in training mode."""
+        return rebuild(self.module, tensors)
+
+    def fresh(self, tensors: Mapping[str, Tensor], classes: int | None = None) -> Tensors:
+        """Tensors of the same shapes as a newly made model has them, drawn from torch's random generator."""
+        with torch.no_grad():
+            module = self.build({name: tensor.clone() for name, tensor in tensors.items()})
+            for layer in module.modules():
+                reset = getattr(layer, "reset_parameters", None)
+                if isinstance(layer, tuple(_LAYERS)) and callable(reset):
+                    reset()
+            found = tensors_of(module)
+        return found if classes is None else found | self.new_head(found, classes)
+
+    def new_head(self, tensors: Mapping[str, Tensor], classes: int) -> Tensors:
+        """Fresh tensors of a head for so many classes, on features as wide as in `tensors`."""
+        features = tensors[f"{self.head}.weight"].shape[1]
+        layer = nn.Linear(features, classes, bias=f"{self.head}.bias" in tensors)
+        return {f"{self.head}.{name}": tensor.detach() for name, tensor in layer.named_parameters()}
+
+    def with_channels(self, channels: Channels) -> Blueprint:
+        return replace(self, channels=channels)
+
+
+def tensors_of(module: nn.Module) -> Tensors:
+    """A module's parameters and buffers by name, detached but not copied."""
+    return {name: tensor.detach() for name, tensor in [*module.named_parameters(), *module.named_buffers()]}
+
+
+def ask(module: nn.Module, x: Tensor) -> Tensor:
+    """A module's answer to inputs that may lie elsewhere or have another precision."""
+    parameter = next(module.parameters())
+    return module(x.to(parameter.device, parameter.dtype if x.is_floating_point() else x.dtype))
+
+
+def rebuild(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
+    """A copy of a module with other tensors, the layers' numbers adapted to their shapes; its own are never copied."""
+    memo: dict[int, object] = {}
+    for name, parameter in module.named_parameters():
+        memo[id(parameter)] = nn.Parameter(tensors.get(name, parameter).detach().clone(), parameter.requires_grad)
+    for name, buffer in module.named_buffers():
+        memo[id(buffer)] = tensors.get(name, buffer).detach().clone()
+    result = copy.deepcopy(module, memo)
+    for layer in result.modules():
+        for kind, adapt in _LAYERS.items():
+            if isinstance(layer, kind):
+                adapt(layer)
+    return result.train()
+
+
+def find_head(model: nn.Module, head: str | None) -> str:
+    """The dotted name of the model's classifier: the one given, or the last linear layer."""
+    linear = [name for name, layer in model.named_modules() if isinstance(layer, nn.Linear)]
+    if not linear:
+        raise ConfigError("The model has no Linear layer to serve as its head. Let it end in a torch.nn.Linear.")
+    if head is None:
+        return linear[-1]
+    if head not in linear:
+        found = dict(model.named_modules()).get(head)
+        what = "there is no such layer" if found is None else f"it is a {type(found).__name__}"
+        raise ConfigError(f"head={head!r} cannot be the head: {what}. Name one of the Linear layers: {', '.join(linear)}.")
+    return head
+
+
+def _adapt_conv(layer: Any) -> None:
+    outputs, per_group = layer.weight.shape[:2]
+    if layer.groups > 1 and layer.groups == layer.in_channels:  # depthwise: the groups are the channels
+        layer.groups = outputs // (layer.out_channels // layer.groups)
+    layer.out_channels, layer.in_channels = outputs, per_group * layer.groups
+
+
+def _adapt_linear(layer: Any) -> None:
+    layer.out_features, layer.in_features = layer.weight.shape
+
+
+def _adapt_batch_norm(layer: Any) -> None:
+    vector = layer.running_mean if layer.running_mean is not None else layer.weight
+    if vector is not None:
+        layer.num_features = len(vector)
+
+
+def _adapt_group_norm(layer: Any) -> None:
+    if layer.weight is not None:
+        layer.num_channels = len(layer.weight)
+
+
+def _adapt_layer_norm(layer: Any) -> None:
+    if layer.weight is not None:
+        layer.normalized_shape = tuple(layer.weight.shape)
+
+
+def _adapt_prelu(layer: Any) -> None:
+    layer.num_parameters = layer.weight.numel()
+
+
+def _adapt_embedding(layer: Any) -> None:
+    layer.num_embeddings, layer.embedding_dim = layer.weight.shape
+
+
+_LAYERS: dict[type, Callable[[Any], None]] = {
+    nn.Conv1d: _adapt_conv,
+    nn.Conv2d: _adapt_conv,
+    nn.Conv3d: _adapt_conv,
+    nn.Linear: _adapt_linear,
+    nn.modules.batchnorm._BatchNorm: _adapt_batch_norm,
+    nn.modules.instancenorm._InstanceNorm: _adapt_batch_norm,
+    nn.GroupNorm: _adapt_group_norm,
+    nn.LayerNorm: _adapt_layer_norm,
+    nn.RMSNorm: _adapt_layer_norm,
+    nn.PReLU: _adapt_prelu,
+    nn.Embedding: _adapt_embedding,
+}

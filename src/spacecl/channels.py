@@ -1,0 +1,267 @@
+"""Units, groups and positions: which elements of every tensor belong to a network of given channels.
+
+A *unit* is the least that can be kept or removed: channels of one or several layers that are tied. Units of the same
+layers form a *group*. `keep`, a boolean for every unit, therefore says all there is to say about a network's widths,
+and selects a set of positions in every tensor: for extraction, freezing, writing back and counting alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .graph import layer_of
+from .operators import walk
+from .owners import NOBODY, Owners
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Units that the same layers own: one width."""
+
+    layers: tuple[str, ...]
+    units: Tensor  # (n,) in the order of the channels
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """Where channels can be watched together: the input or the output of a layer that mixes channels."""
+
+    weight: str
+    side: str  # "input" or "output"
+    dim: int  # the channel dimension of the activation there
+    columns: Tensor  # (occurrences, units): where along `dim` each unit stands
+    units: Tensor  # (units,)
+
+    @property
+    def layer(self) -> str:
+        return layer_of(self.weight)
+
+
+@dataclass(frozen=True, eq=False)
+class Channels:
+    """Everything that is known about a model's channels. Immutable; see `trace`."""
+
+    dims: Mapping[str, tuple[Tensor | None, ...]]  # tensor -> per dimension the unit of each index, or NOBODY
+    shapes: Mapping[str, tuple[int, ...]]
+    groups: tuple[Group, ...]
+    layers: Mapping[str, Tensor]  # layer, in the order of use -> the unit of each output channel, or NOBODY
+    readings: tuple[Place, ...]
+    outputs: tuple[Place, ...]
+    biases: Mapping[str, str]  # weight of a reading layer -> its bias
+    own: frozenset[str]  # tensors of which every task has its own: norms and the head
+    whole: Mapping[str, str | None]  # layer without a width of its own -> why; None if the user asked for it
+    operations: tuple[str, ...]
+
+    @property
+    def units(self) -> int:
+        return sum(len(group.units) for group in self.groups)
+
+    @property
+    def shared(self) -> list[str]:
+        """Names of the tensors that tasks hold in common."""
+        return [name for name in self.shapes if name not in self.own]
+
+    def everything(self) -> Tensor:
+        return torch.ones(self.units, dtype=torch.bool)
+
+    def indices(self, name: str, keep: Tensor) -> list[Tensor | None]:
+        """For each dimension of a tensor the indices that stay, or None where all do."""
+        return [None if owner is None else ((owner < 0) | keep[owner]).nonzero()[:, 0] for owner in self.dims[name]]
+
+    def gather(self, tensors: Mapping[str, Tensor], keep: Tensor) -> Tensors:
+        """The small tensors of the network that keeps these units."""
+        return {name: tensor[self._grid(name, keep)].clone() for name, tensor in tensors.items()}
+
+    def scatter(self, small: Mapping[str, Tensor], keep: Tensor, into: Mapping[str, Tensor]) -> Tensors:
+        """Copies of the full tensors `into` with the small network's values at its positions."""
+        full = {name: tensor.clone() for name, tensor in into.items()}
+        for name, tensor in small.items():
+            full[name][self._grid(name, keep)] = tensor.to(full[name])
+        return full
+
+    def mask(self, name: str, keep: Tensor) -> Tensor:
+        """True at the positions of a full tensor that belong to the network that keeps these units."""
+        mask = torch.zeros(self.shapes[name], dtype=torch.bool)
+        mask[self._grid(name, keep)] = True
+        return mask
+
+    def rows(self, name: str, keep: Tensor) -> Tensor:
+        """As `mask`, and with it all positions of the filters that these units own, whatever they read."""
+        mask, owner = self.mask(name, keep), self.dims[name][0] if self.dims[name] else None
+        if owner is not None:
+            mask[(owner >= 0) & keep[owner]] = True
+        return mask
+
+    def count(self, keep: Tensor, names: Sequence[str] | None = None) -> int:
+        """How many parameters the network that keeps these units has in these tensors (default: the shared ones)."""
+        total = 0
+        for name in self.shared if names is None else names:
+            sizes = [size if i is None else len(i) for size, i in zip(self.shapes[name], self.indices(name, keep))]
+            total += int(np.prod(sizes, dtype=np.int64))
+        return total
+
+    def widths(self, keep: Tensor) -> dict[str, int]:
+        """How many output channels each layer keeps."""
+        return {layer: int(((owner < 0) | keep[owner]).sum()) for layer, owner in self.layers.items()}
+
+    def full(self, adopted: Tensor) -> list[str]:
+        """Layers of groups that have no free unit left, given which units are adopted."""
+        return [layer for group in self.groups if bool(adopted[group.units].all()) for layer in group.layers]
+
+    def places(self, group: Group, side: str) -> Iterator[tuple[Place, Tensor]]:
+        """Where a group can be watched, with the indices of its units among the place's."""
+        for place in self.readings if side == "input" else self.outputs:
+            local = torch.isin(place.units, group.units).nonzero()[:, 0]
+            if len(local):
+                yield place, local
+
+    def fingerprint(self) -> str:
+        """Differs where the tensors of two models, their shapes or their ties do."""
+        digest = hashlib.sha256()
+        for name, shape in sorted(self.shapes.items()):
+            digest.update(f"{name}{shape}{[None if d is None else d.tolist() for d in self.dims[name]]}".encode())
+        return digest.hexdigest()
+
+    def without(self, refused: Mapping[int, str]) -> Channels:
+        """The same channels with some groups, by number, whole for good."""
+        kept = [group for number, group in enumerate(self.groups) if number not in refused]
+        renumber = torch.full((self.units + 1,), NOBODY)  # the last entry serves NOBODY itself
+        for new, old in enumerate(torch.cat([group.units for group in kept]).tolist() if kept else []):
+            renumber[old] = new
+        whole = dict(self.whole)
+        for number, reason in refused.items():
+            whole |= dict.fromkeys(self.groups[number].layers, reason)
+        return replace(
+            self,
+            dims={name: tuple(None if d is None else renumber[d] for d in dims) for name, dims in self.dims.items()},
+            groups=tuple(replace(group, units=renumber[group.units]) for group in kept),
+            layers={layer: renumber[owner] for layer, owner in self.layers.items()},
+            readings=_renumbered(self.readings, renumber),
+            outputs=_renumbered(self.outputs, renumber),
+            whole=whole,
+        )
+
+    def _grid(self, name: str, keep: Tensor) -> tuple[Tensor | slice, ...]:
+        """Indices that select a tensor's positions in one go."""
+        indices = self.indices(name, keep)
+        owned = [dim for dim, index in enumerate(indices) if index is not None]
+        grid: list[Tensor | slice] = [slice(None)] * len(indices)
+        if len(owned) == 1:
+            grid[owned[0]] = indices[owned[0]]  # type: ignore[assignment]
+        elif owned:  # every dimension by index, so that the result keeps the order of the dimensions
+            for dim, index in enumerate(indices):
+                index = torch.arange(self.shapes[name][dim]) if index is None else index
+                grid[dim] = index.reshape([-1 if d == dim else 1 for d in range(len(indices))])
+        return tuple(grid)
+
+
+def trace(model: nn.Module, example: Tensor, head: str, shared: Sequence[str] = ()) -> Channels:
+    """Find the channels of a model by owner ids. The model is not changed and not checked yet: see `door.admit`."""
+    owners = walk(model, example, head, shared)
+    tensors = dict(model.named_parameters()) | dict(model.named_buffers())
+    reasons: dict[int, str | None] = {}
+    for index, reason in owners.pins.items():
+        unit = int(owners.units[index])
+        reasons[unit] = reasons.get(unit, reason) and reason  # what the user shared needs no other reason
+    free, groups = _groups(owners, set(reasons))
+
+    def unit_of(ids: Tensor) -> Tensor:
+        flat = torch.where(ids >= 0, torch.from_numpy(free)[torch.from_numpy(owners.units)[ids.clamp(min=0)]], NOBODY)
+        return flat.to(torch.int64)
+
+    dims = {name: tuple(None if d is None else unit_of(d) for d in found) for name, found in owners.dims.items()}
+    for name, ids in owners.elements.items():
+        if name not in dims:
+            dims[name] = _by_dimension(unit_of(ids))
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    dims = {name: tuple(_owned(d) for d in dims.get(name, (None,) * len(shape))) for name, shape in shapes.items()}
+
+    layers, whole = {}, {}
+    for weight, (start, stop) in owners.made.items():
+        if layer_of(weight) != head:
+            layers[layer_of(weight)] = unit_of(torch.arange(start, stop))
+            units = owners.units[start:stop].tolist()
+            if all(free[unit] < 0 for unit in units):
+                why = next((reasons[unit] for unit in units if reasons.get(unit)), None)
+                tied = len(set(units)) < len(units) and not any(unit in reasons for unit in units)
+                whole[layer_of(weight)] = "all its channels are tied to each other" if tied else why
+    layers |= {layer_of(weight): unit_of(ids) for weight, ids in owners.followers.items()}
+    readings = [place for w, dim in owners.readers.items() for place in _places(w, "input", dim, dims[w][1])]
+    outputs = [place for w, dim in owners.readers.items() for place in _places(w, "output", dim, dims[w][0])]
+    norm_layers = {layer_of(name) for name in owners.norms}
+    norms = {name for name in tensors if layer_of(name) in norm_layers and name not in owners.made}
+    return Channels(
+        dims=dims,
+        shapes=shapes,
+        groups=tuple(groups),
+        layers=layers,
+        readings=tuple(readings),
+        outputs=tuple(outputs),
+        biases=owners.biases,
+        own=frozenset(norms | {name for name in tensors if layer_of(name) == head}),
+        whole=whole,
+        operations=tuple(owners.operations),
+    )
+
+
+def _groups(owners: Owners, pinned: set[int]) -> tuple[np.ndarray, list[Group]]:
+    """Number the units that can be removed, and sort them into groups by the layers they belong to."""
+    members: dict[int, list[str]] = {}
+    for weight, (start, stop) in owners.made.items():
+        for unit in owners.units[start:stop].tolist():
+            members.setdefault(unit, []).append(layer_of(weight))
+    by_layers: dict[tuple[str, ...], list[int]] = {}
+    for unit, layers in members.items():
+        if unit not in pinned:
+            by_layers.setdefault(tuple(layers), []).append(unit)
+    free = np.full(int(owners.units.max(initial=-1)) + 1, NOBODY)
+    groups, next_unit = [], 0
+    for names, units in by_layers.items():
+        if len(units) > 1:  # a group of one unit could only be kept
+            free[units] = np.arange(next_unit, next_unit + len(units))
+            groups.append(Group(tuple(dict.fromkeys(names)), torch.arange(next_unit, next_unit + len(units))))
+            next_unit += len(units)
+    return free, groups
+
+
+def _by_dimension(units: Tensor) -> tuple[Tensor | None, ...]:
+    """Owners by dimension of a tensor whose elements' units vary along one dimension; along more, it stays whole."""
+    varying = [dim for dim in range(units.dim()) if bool((units != units.narrow(dim, 0, 1)).any())]
+    if len(varying) != 1:
+        return (None,) * units.dim()
+    index = [slice(None) if dim == varying[0] else 0 for dim in range(units.dim())]
+    return tuple(units[tuple(index)] if dim == varying[0] else None for dim in range(units.dim()))
+
+
+def _owned(owner: Tensor | None) -> Tensor | None:
+    return None if owner is None or bool((owner < 0).all()) else owner
+
+
+def _places(weight: str, side: str, dim: int, owner: Tensor | None) -> list[Place]:
+    """The places of a layer's input or output: one for all units that stand there equally often."""
+    if owner is None:
+        return []
+    units, counts = torch.unique(owner[owner >= 0], return_counts=True)
+    places = []
+    for count in torch.unique(counts).tolist():
+        alike = units[counts == count]
+        columns = torch.stack([(owner == unit).nonzero()[:, 0] for unit in alike.tolist()], 1)
+        places.append(Place(weight, side, dim, columns, alike))
+    return places
+
+
+def _renumbered(places: Sequence[Place], renumber: Tensor) -> tuple[Place, ...]:
+    kept = []
+    for place in places:
+        left = renumber[place.units] >= 0
+        if bool(left.any()):
+            kept.append(replace(place, columns=place.columns[:, left], units=renumber[place.units[left]]))
+    return tuple(kept)

@@ -1,0 +1,37 @@
+"""The errors that spacecl raises on purpose: each says what was given, why it cannot be, and what to do."""
+
+
+class SpaceError(Exception):
+    """The parent of every error that spacecl raises on purpose."""
+
+
+class UnsupportedModelError(SpaceError):
+    """The model cannot be taught task after task as it stands; the message names layers and source lines."""
+
+
+class ConfigError(SpaceError, ValueError):
+    """An option has a value that cannot be used with this model."""
+
+
+class DataError(SpaceError, ValueError):
+    """A task's data cannot be trained on."""
+
+
+class TaskError(SpaceError, LookupError):
+    """A task's name is unknown, or is taken already."""
+
+
+class FullError(SpaceError):
+    """A layer has no free channels left and `on_full="error"` was asked for."""
+
+
+class TrainingError(SpaceError):
+    """Training broke down; what was committed before is untouched."""
+
+
+class StoreError(SpaceError):
+    """A saved learner is damaged, or belongs to another model."""
+
+
+class SpaceWarning(UserWarning):
+    """Something works, but not as well as it could; the message says what to do about it."""

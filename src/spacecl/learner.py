@@ -1,0 +1,363 @@
+"""The learner, what users hold: teach it tasks, ask it about them, save it."""
+
+from __future__ import annotations
+
+import os
+import random
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from . import store
+from .blueprint import ask
+from .channels import Channels
+from .core import Core
+from .door import admit
+from .errors import ConfigError, DataError, SpaceWarning, StoreError, TaskError
+from .methods import METHODS, SPACE
+from .record import Job, TaskRecord
+from .tasks import Data, Source, Task, check_input, prepare
+from .training import Recipe, Trainer, evaluate
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+
+class Method(Protocol):
+    """What a continual-learning method is: hyperparameters, a check, and a way to learn one task more."""
+
+    forgets: ClassVar[bool]  # whether learning a task may change the networks of earlier ones
+
+    def check(self, channels: Channels) -> None:
+        """Raise ConfigError if these hyperparameters do not fit the model."""
+
+    def learn(self, core: Core, job: Job) -> tuple[Core, dict[str, Any]]:
+        """Return the core with the task committed, and fields of its TaskRecord. The core given is never changed."""
+
+
+class Learner:
+    """Teaches one network many tasks, one after another.
+
+    >>> model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
+    >>> learner = Learner(model, SPACE(variance=0.9), example_input=torch.zeros(1, 4))
+    >>> x = torch.randn(200, 4, generator=torch.Generator().manual_seed(0))
+    >>> record = learner.learn(Task("sign", (x, (x[:, 0] > 0).long())), Recipe(epochs=10))
+    >>> learner.predict(x[:3], task="sign").shape, record.widths["0"] < 16
+    (torch.Size([3]), True)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        method: Method | None = None,
+        *,
+        example_input: Tensor,
+        head: str | None = None,
+        shared: Sequence[str] = (),
+        seed: int = 0,
+        fabric: Fabric | None = None,
+        progress: bool | None = None,
+    ):
+        """Check the model and the method against each other; the model itself is copied and never changed.
+
+        `head` is the dotted name of the classifier (default: the last Linear layer); each task gets one of its own.
+        Layers in `shared`, by name or pattern, are learned with the first task and then fixed. `fabric` sets devices,
+        precision and processes; `progress` shows or hides progress bars (default: shown on a terminal).
+        """
+        self._method: Method = SPACE() if method is None else method
+        self._core = Core.empty(admit(model, example_input, head, shared))
+        self._method.check(self._core.channels)
+        self._records: dict[str, TaskRecord] = {}
+        self._networks: dict[str, nn.Module] = {}
+        self._fabric = fabric
+        self.seed, self.progress = seed, progress
+
+    # -- what it knows --------------------------------------------------------------------------------------------
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The names of the tasks learned so far, in order."""
+        return tuple(self._records)
+
+    @property
+    def records(self) -> Mapping[str, TaskRecord]:
+        """What learning each task came to, by its name."""
+        return dict(self._records)
+
+    @property
+    def method(self) -> Method:
+        """The method; another of the same kind may be set between tasks, for instance with another variance."""
+        return self._method
+
+    @method.setter
+    def method(self, method: Method) -> None:
+        if type(method) is not type(self._method):
+            raise ConfigError(f"This learner uses {type(self._method).__name__}; it cannot go on with {type(method).__name__}.")
+        method.check(self._core.channels)
+        self._method = method
+
+    @property
+    def size(self) -> float:
+        """The share of the full backbone's parameters in use by all tasks together, heads left out."""
+        return self._core.size()
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """How many output channels each layer of the full network has."""
+        return self._core.channels.widths(self._core.channels.everything())
+
+    @property
+    def fabric(self) -> Fabric:
+        if self._fabric is None:
+            from lightning_fabric import Fabric
+
+            self._fabric = Fabric(accelerator="auto", devices=1)
+        return self._fabric
+
+    # -- learning -------------------------------------------------------------------------------------------------
+
+    def learn(self, task: Task, recipe: Recipe | None = None) -> TaskRecord:
+        """Learn one task more and commit it. If anything goes wrong, the learner stays as it was."""
+        if task.name in self._records:
+            raise TaskError(f"A task named {task.name!r} has been learned already. Give this one another name.")
+        number = len(self._records)
+        seed = 1_000_003 * self.seed + 1009 * number
+        generator = torch.Generator().manual_seed(seed)
+        train, valid, classes = prepare(task, self._core.blueprint.example, generator)
+        trainer = Trainer(self.fabric, recipe or Recipe(), seed, f"{task.name}:", self.progress)
+        job = Job(task.name, train, valid, classes, trainer)
+        with _randomness(seed):
+            core, found = self._method.learn(self._core, job)
+        network = core.network(number).to(self.fabric.device)
+        record = _record(core, number, job, found, evaluate(network, valid, self.fabric), task.class_names)
+        records = {**self._records, task.name: record}
+        if self._method.forgets:
+            records = {name: replace(r, digest=core.digest(n)) for n, (name, r) in enumerate(records.items())}
+            self._networks = {}
+        self._networks = {**self._networks, task.name: network}
+        self._core, self._records = core, records
+        return records[task.name]
+
+    # -- asking ---------------------------------------------------------------------------------------------------
+
+    def logits(self, x: Tensor, task: str) -> Tensor:
+        """The scores of a task's classes, of shape (rows, classes)."""
+        network = self._network(task)
+        problem = check_input(x, self._core.blueprint.example)
+        if problem:
+            raise DataError(f"Task {task!r}: {problem}")
+        with torch.no_grad():
+            return torch.cat([ask(network, part) for part in x.split(1024)]).to(x.device)
+
+    def predict(self, x: Tensor, task: str | Sequence[str]) -> Tensor:
+        """The labels of some inputs, all of one task or with one task's name per row."""
+        if isinstance(task, str):
+            return self.logits(x, task).argmax(1)
+        if len(task) != len(x):
+            raise TaskError(f"{len(task)} task names for {len(x)} rows; give one name, or one per row.")
+        unknown = [f"row {row}: {name!r}" for row, name in enumerate(task) if name not in self._records]
+        if unknown:
+            raise TaskError(f"No such task: {', '.join(unknown[:5])}. {self._known()}")
+        labels = torch.empty(len(x), dtype=torch.int64, device=x.device)
+        for name in dict.fromkeys(task):
+            rows = torch.tensor([row for row, other in enumerate(task) if other == name], device=x.device)
+            labels[rows] = self.logits(x[rows], name).argmax(1)
+        return labels
+
+    def evaluate(self, data: Source, task: str) -> float:
+        """The share of some labelled data that a task's network gets right."""
+        checked = Data(data, f"Task {task!r}, data")
+        network = self._network(task)
+        checked.check(self._core.blueprint.example)
+        return evaluate(network, checked, self.fabric)
+
+    def subnet(self, task: str) -> nn.Module:
+        """A task's network as a plain, physically small module of its own, in eval mode."""
+        return self._core.network(self._number(task))
+
+    def verify(self) -> dict[str, str]:
+        """Compute every task's digest anew and return them; raise StoreError if one is not what it was at its commit."""
+        found = {name: self._core.digest(number) for number, name in enumerate(self._records)}
+        changed = [name for name, digest in found.items() if digest != self._records[name].digest]
+        if changed:
+            raise StoreError(f"The networks of these tasks are not those of their commit: {', '.join(changed)}.")
+        return found
+
+    def _number(self, task: str) -> int:
+        if task not in self._records:
+            raise TaskError(f"No such task: {task!r}. {self._known()}")
+        return self.tasks.index(task)
+
+    def _known(self) -> str:
+        return f"The tasks are: {', '.join(self._records)}." if self._records else "No task has been learned yet."
+
+    def _network(self, task: str) -> nn.Module:
+        number = self._number(task)
+        if task not in self._networks:
+            self._networks[task] = self._core.network(number).to(self.fabric.device)
+        return self._networks[task]
+
+    # -- keeping --------------------------------------------------------------------------------------------------
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the learner into a folder: JSON and safetensors, whole or not at all."""
+        core, blueprint = self._core, self._core.blueprint
+        body = {
+            "torch": torch.__version__,
+            "method": {"name": type(self._method).__name__, "options": asdict(self._method)},  # type: ignore[call-overload]
+            "seed": self.seed,
+            "head": blueprint.head,
+            "shared": list(blueprint.shared),
+            "units": [len(group.units) for group in core.channels.groups],
+            "fingerprint": core.channels.fingerprint(),
+            "operations": list(core.channels.operations),
+            "shapes": {name: list(tensor.shape) for name, tensor in blueprint.tensors().items()},
+            "tasks": [record.to_json() for record in self._records.values()],
+        }
+        files = {f"task {number}": own for number, own in enumerate(core.own)}
+        common = {f"core.{name}": tensor for name, tensor in core.tensors.items()}
+        if self.fabric.is_global_zero:
+            store.save(folder, body, {"core": common | {"adopted": core.adopted, "example": blueprint.example}, **files})
+        self.fabric.barrier()
+
+    @classmethod
+    def load(
+        cls, folder: str | os.PathLike[str], model: nn.Module, *, fabric: Fabric | None = None, progress: bool | None = None
+    ) -> Learner:
+        """Read a learner back. `model` is one of the same architecture; its own weights do not matter."""
+        body, files = store.load(folder)
+        _compare_shapes(body["shapes"], model, folder)
+        tensors, options = files["core"], body["method"]["options"]
+        method = METHODS[body["method"]["name"]](**options)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SpaceWarning)  # said when the learner was made
+            learner = cls(
+                model,
+                method,
+                example_input=tensors["example"],
+                head=body["head"],
+                shared=body["shared"],
+                seed=body["seed"],
+                fabric=fabric,
+                progress=progress,
+            )
+        core = learner._core
+        if [len(group.units) for group in core.channels.groups] != body["units"] and len(core.channels.groups) == len(
+            body["units"]
+        ):
+            core = core.resized(body["units"])
+        same = list(core.channels.operations) == body["operations"] or torch.__version__ != body["torch"]
+        if core.channels.fingerprint() != body["fingerprint"] or not same:
+            raise StoreError(
+                f"{folder} was saved from another architecture: the tensors are the same, but forward() is not"
+                f" (saved with torch {body['torch']}, this is {torch.__version__}). Build the model as it was."
+            )
+        common = {name: tensors[f"core.{name}"] for name in core.tensors}
+        own = tuple(files[f"task {number}"] for number in range(len(body["tasks"])))
+        learner._core = replace(core, tensors=common, adopted=tensors["adopted"], own=own)
+        learner._records = {record["name"]: TaskRecord.from_json(record) for record in body["tasks"]}
+        learner.verify()
+        return learner
+
+
+def compress(
+    model: nn.Module,
+    data: Source,
+    variance: float | Mapping[str, float] = 0.99,
+    *,
+    example_input: Tensor,
+    valid: Source | None = None,
+    recipe: Recipe | None = None,
+    head: str | None = None,
+    shared: Sequence[str] = (),
+    seed: int = 0,
+    fabric: Fabric | None = None,
+    progress: bool | None = None,
+    **options: Any,
+) -> tuple[nn.Module, TaskRecord]:
+    """Make a trained classifier physically smaller (section 3.2): analyse, narrow in one shot, retrain once.
+
+    The model is not changed. `recipe.retrain_epochs` says how long to retrain; `options` are those of `SPACE`.
+
+    >>> model = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 2))
+    >>> x = torch.randn(500, 4)
+    >>> small, record = compress(model, (x, (x[:, 0] > 0).long()), variance=0.9, example_input=x[:1])
+    >>> small[0].out_features < 64
+    True
+    """
+    learner = Learner(
+        model,
+        SPACE(variance=variance, **options),
+        example_input=example_input,
+        head=head,
+        shared=shared,
+        seed=seed,
+        fabric=fabric,
+        progress=progress,
+    )
+    method, core = learner._method, learner._core
+    assert isinstance(method, SPACE)
+    classes = core.blueprint.tensors()[f"{core.blueprint.head}.weight"].shape[0]
+    generator = torch.Generator().manual_seed(seed)
+    task = Task("model", data, valid, classes)
+    train, held_out, classes = prepare(task, core.blueprint.example, generator)
+    trainer = Trainer(learner.fabric, recipe or Recipe(), seed, "compress:", progress)
+    job = Job(task.name, train, held_out, classes, trainer)
+    with _randomness(seed):
+        module = core.blueprint.build(core.start(classes, keep_head=True)).to(learner.fabric.device)
+        core, found = method.compress(core, module, job)
+    network = core.network(0)
+    accuracy = evaluate(network.to(learner.fabric.device), held_out, learner.fabric)
+    return network, _record(core, 0, job, found, accuracy, None)
+
+
+def _record(
+    core: Core, number: int, job: Job, found: Mapping[str, Any], accuracy: float, names: tuple[str, ...] | None
+) -> TaskRecord:
+    history = tuple(found.get("history", ()))
+    return TaskRecord(
+        name=job.name,
+        classes=job.classes,
+        class_names=names,
+        accuracy=accuracy,
+        digest=core.digest(number),
+        widths=core.channels.widths(core.keep(number)),
+        parameters=core.parameters(number),
+        size=core.size(),
+        **{**found, "history": history},
+    )
+
+
+def _compare_shapes(saved: Mapping[str, list[int]], model: nn.Module, folder: object) -> None:
+    given = {name: list(tensor.shape) for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
+    wrong = [
+        f"{name} is {saved[name]} there and {given[name]} here"
+        for name in saved.keys() & given.keys()
+        if saved[name] != given[name]
+    ]
+    wrong += [f"{name} is missing here" for name in saved.keys() - given.keys()]
+    wrong += [f"{name} is missing there" for name in given.keys() - saved.keys()]
+    if wrong:
+        more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
+        raise StoreError(f"{folder} was saved from another architecture: {'; '.join(sorted(wrong)[:5])}{more}.")
+
+
+@contextmanager
+def _randomness(seed: int) -> Iterator[None]:
+    """Seed every generator that training may draw from, and give the user's own states back afterwards."""
+    states = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        try:
+            yield
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])

@@ -1,0 +1,306 @@
+"""SPACE: structured compression and sharing of representational space (Saha, Garg, Ankit, Roy 2020)."""
+
+from __future__ import annotations
+
+import fnmatch
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ..blueprint import tensors_of
+from ..channels import Channels, Place, Tensors
+from ..core import Core
+from ..errors import ConfigError, FullError, SpaceWarning, TrainingError
+from ..moments import Moments, collect
+from ..record import Job
+from ..spectrum import analyse, pivot, regress
+
+Variance = float | Mapping[str, float]
+
+_CHOICES = {
+    "activations": ("post", "pre"),
+    "selection": ("pivoted", "first"),
+    "freeze": ("subnet", "filters"),
+    "on_full": ("continue", "error", "grow"),
+}
+
+
+@dataclass(frozen=True)
+class SPACE:
+    """Learn tasks in a network of fixed size without forgetting any, and give each a small network of its own.
+
+    `variance` is the share of the residual's variance that the core and the new filters must explain: one number, or
+    one per layer by dotted name or pattern, the first that matches. `task_variance` gives single tasks, by name, values
+    of their own. More variance means more filters and, up to a point, more accuracy.
+
+    >>> SPACE(variance={"conv1": 0.98, "*": 0.92}, task_variance={"birds": 0.95}).threshold("birds", "conv1")
+    0.95
+    """
+
+    variance: Variance = 0.95
+    task_variance: Mapping[str, Variance] = field(default_factory=dict)
+    projection: bool = True  # subtract what the core explains before PCA; False is the paper's ablation
+    activations: str = "post"  # analyse what the next layers read, or "pre": what a layer puts out (the paper)
+    selection: str = "pivoted"  # keep the filters that explain most, or the "first" ones (the paper)
+    freeze: str = "subnet"  # fix what committed tasks use, or whole "filters" with all their weights (the paper)
+    compensate: bool = True  # give the readers of removed channels what the kept ones say of them
+    samples: int | None = None  # training examples to analyse; default: at least 1,000, and ten per neuron
+    on_full: str = "continue"  # when a layer has no free channel: learn with what is there, raise an "error", or "grow"
+    growth: float = 1.5  # by which factor every layer gets more channels when the network grows
+
+    forgets: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        wrong = [
+            f"{name}={getattr(self, name)!r} must be one of {', '.join(values)}"
+            for name, values in _CHOICES.items()
+            if getattr(self, name) not in values
+        ]
+        for name, variance in (
+            ("variance", self.variance),
+            *((f"task_variance[{t!r}]", v) for t, v in self.task_variance.items()),
+        ):
+            values = list(variance.values()) if isinstance(variance, Mapping) else [variance]
+            wrong += [f"{name}={v!r} must be above 0 and at most 1" for v in values if not 0 < v <= 1]
+        if self.samples is not None and self.samples < 2:
+            wrong.append(f"samples={self.samples} must be at least 2")
+        if not self.growth > 1:
+            wrong.append(f"growth={self.growth} must be above 1")
+        if wrong:
+            raise ConfigError(f"SPACE cannot be used like this: {'; '.join(wrong)}.")
+
+    @staticmethod
+    def paper(variance: Variance = 0.99, **options: Any) -> SPACE:
+        """The method as published: pre-activations, the first filters, whole filters frozen, 1,000 examples.
+
+        >>> SPACE.paper(variance=0.995).activations
+        'pre'
+        """
+        published = {"activations": "pre", "selection": "first", "freeze": "filters", "compensate": False, "samples": 1000}
+        return SPACE(variance=variance, **(published | options))  # type: ignore[arg-type]
+
+    def threshold(self, task: str, layer: str) -> float:
+        """The variance that a task must reach in a layer."""
+        variance = self.task_variance.get(task, self.variance)
+        if not isinstance(variance, Mapping):
+            return variance
+        return next(value for pattern, value in variance.items() if fnmatch.fnmatchcase(layer, pattern))
+
+    def check(self, channels: Channels) -> None:
+        """Every pattern matches a layer, and every layer that can be narrowed has a threshold."""
+        layers = [layer for group in channels.groups for layer in group.layers]
+        wrong = []
+        for name, variance in (
+            ("variance", self.variance),
+            *((f"task_variance[{t!r}]", v) for t, v in self.task_variance.items()),
+        ):
+            if isinstance(variance, Mapping):
+                lost = [p for p in variance if not fnmatch.filter(channels.layers, p)]
+                bare = [layer for layer in layers if not any(fnmatch.fnmatchcase(layer, p) for p in variance)]
+                wrong += [f'{name}: the pattern "{pattern}" matches no layer' for pattern in lost]
+                wrong += [f'{name}: no pattern matches {", ".join(bare)}; add "*" for the rest'] if bare else []
+        if wrong:
+            raise ConfigError(f"{'; '.join(wrong)}. The layers are: {', '.join(channels.layers)}.")
+
+    def learn(self, core: Core, job: Job) -> tuple[Core, dict[str, Any]]:
+        """Train with the core held, measure what is new, keep that much, retrain, commit (algorithm 1)."""
+        full = core.channels.full(core.committed)
+        core = self._make_room(core, job, full)
+        clock = _Clock()
+        module = core.blueprint.build(core.start(job.classes))
+        held = core.held(self.freeze)
+        history = job.trainer.fit(module, job.train, job.valid, phase="train", after_step=hold(module, held))
+        clock.stop("train")
+        core, found = self.compress(core, module, job, clock)
+        found["history"] = [*history, *found["history"]]
+        grown = bool(full) and self.on_full == "grow"
+        return core, found | {"full": tuple(full), "grown": grown}
+
+    def compress(self, core: Core, module: nn.Module, job: Job, clock: _Clock | None = None) -> tuple[Core, dict[str, Any]]:
+        """Analyse a trained full-width network, narrow it in one shot, retrain it and commit what comes out."""
+        clock = clock or _Clock()
+        channels, held = core.channels, core.held(self.freeze)
+        moments = self._measure(channels, module, job)
+        keep, found = self._select(core, moments, job)
+        tensors = core.blueprint.taken(module)
+        if self.compensate:
+            tensors = _compensated(channels, tensors, moments, keep, core.committed, held)
+        small = core.blueprint.build(channels.gather(tensors, keep))
+        clock.stop("analyse")
+        narrow = channels.gather(held, keep)
+        recipe = job.trainer.recipe.for_retraining()
+        history = job.trainer.fit(small, job.train, job.valid, phase="retrain", recipe=recipe, after_step=hold(small, narrow))
+        clock.stop("retrain")
+        done = core.commit(core.blueprint.taken(small), keep)
+        return done, found | {"history": history, "seconds": clock.seconds}
+
+    def _make_room(self, core: Core, job: Job, full: list[str]) -> Core:
+        if not full:
+            return core
+        layers = ", ".join(full)
+        if self.on_full == "error":
+            raise FullError(
+                f"Task {job.name!r} finds no free channel in: {layers}. Nothing was changed. "
+                'Use a wider network, a lower variance, or on_full="grow" or "continue".'
+            )
+        if self.on_full == "grow":
+            return core.grow(self.growth)
+        warnings.warn(
+            f"Task {job.name!r} finds no free channel in: {layers}. It learns with the core's filters there. "
+            'on_full="grow" would add channels.',
+            SpaceWarning,
+            stacklevel=5,
+        )
+        return core
+
+    def _measure(self, channels: Channels, module: nn.Module, job: Job) -> dict[Place, Moments]:
+        places = list(channels.readings)
+        if self.activations == "pre":
+            places = [*channels.outputs, *(places if self.compensate else [])]
+        else:  # a group that no layer reads as a whole is watched where it is put out
+            read = torch.cat([place.units for place in places]) if places else torch.zeros(0)
+            places += [p for p in channels.outputs if not bool(torch.isin(p.units, read).all())]
+        moments = collect(module, places, _examples(job, self.samples or _enough(places)), job.trainer.fabric)
+        broken = [place.layer for place, found in moments.items() if not bool(torch.isfinite(found.covariance).all())]
+        if broken:
+            raise TrainingError(
+                f"Task {job.name!r}: activations overflow at {', '.join(dict.fromkeys(broken))}. "
+                "Nothing was committed; the learner is as it was. "
+                f"Lower the learning rate (lr={job.trainer.recipe.lr}) or check the scale of the inputs."
+            )
+        return moments
+
+    def _select(self, core: Core, moments: Mapping[Place, Moments], job: Job) -> tuple[Tensor, dict[str, Any]]:
+        """The units of the task's network, and for every layer what was found there."""
+        channels, keep = core.channels, core.committed.clone()
+        found: dict[str, dict[str, Any]] = {"explained": {}, "core_ratio": {}, "samples": {}}
+        few = []
+        for group in channels.groups:
+            side = "input" if self.activations == "post" else "output"
+            watched = [*channels.places(group, side)] or [*channels.places(group, "output")]
+            if not watched:  # nothing to measure by
+                keep[group.units] = True
+                continue
+            held = core.committed[group.units]
+            spectra, needs, counts = [], [], []
+            for place, local in watched:
+                covariance = moments[place].covariance.cpu()[local][:, local]
+                spectra.append(analyse(covariance, held, self.projection))
+                layers = [place.layer] if place.side == "output" else group.layers
+                threshold = max(self.threshold(job.name, layer) for layer in layers)
+                needs.append(spectra[-1].needed(threshold))
+                counts.append(moments[place].count)
+            count = max(needs)
+            if not bool(held.any()):
+                count = max(1, count)  # a layer without any channel is no layer
+            residual = group.units[~held]
+            chosen = pivot(spectra, count) if self.selection == "pivoted" else range(count)
+            keep[residual[list(chosen)]] = True
+            for layer in group.layers:
+                found["explained"][layer] = min(spectrum.explained(count) for spectrum in spectra)
+                found["core_ratio"][layer] = min(spectrum.core_ratio for spectrum in spectra) if bool(held.any()) else 0.0
+                found["samples"][layer] = min(counts)
+            if min(counts) < 5 * len(group.units):
+                few.append(f"{', '.join(group.layers)} ({min(counts)} samples for {len(group.units)} channels)")
+        if few:
+            warnings.warn(
+                f"Task {job.name!r}: too few samples to tell new channels from chance in {'; '.join(few)}. "
+                "Give more training data or raise samples=...",
+                SpaceWarning,
+                stacklevel=6,
+            )
+        return job.trainer.fabric.broadcast(keep), found
+
+
+class _Clock:
+    """Seconds by phase."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.last = time.perf_counter()
+
+    def stop(self, phase: str) -> None:
+        now = time.perf_counter()
+        self.seconds[phase], self.last = now - self.last, now
+
+
+def hold(module: nn.Module, held: Mapping[str, Tensor]) -> Callable[[nn.Module], None] | None:
+    """A step hook that puts held positions back to what they are now, to the bit, whatever the optimiser did."""
+    saved = {name: tensor.clone() for name, tensor in tensors_of(module).items() if name in held and bool(held[name].any())}
+    if not saved:
+        return None
+    places: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def put_back(module: nn.Module) -> None:
+        if not places:  # only now do the tensors lie where training has moved them
+            found = tensors_of(module)
+            places.extend((found[n], held[n].to(found[n].device), value.to(found[n])) for n, value in saved.items())
+        for tensor, mask, value in places:
+            torch.where(mask, value, tensor, out=tensor)
+
+    return put_back
+
+
+def _enough(places: list[Place]) -> int:
+    """Examples for at least ten samples per channel: where a place has one sample per example, channels decide."""
+    return max(1000, 10 * max((len(place.units) for place in places), default=0))
+
+
+def _examples(job: Job, count: int) -> Any:
+    """Inputs of random training examples, this process's share of them."""
+    order = torch.Generator().manual_seed(job.trainer.seed + 1)
+    fabric, seen = job.trainer.fabric, 0
+    for x, _ in job.train.batches(100, order):
+        if seen < count:
+            yield x[: count - seen][fabric.global_rank :: fabric.world_size]
+        seen += len(x)
+        if seen >= count:
+            return
+
+
+def _compensated(
+    channels: Channels,
+    tensors: Tensors,
+    moments: Mapping[Place, Moments],
+    keep: Tensor,
+    core: Tensor,
+    held: Mapping[str, Tensor],
+) -> Tensors:
+    """Give every reader of removed channels what the kept ones say of them: W_K += W_R M, b += W_R (mu_R - M mu_K).
+
+    Filters of the core may change only on channels newer than they are, and not their bias.
+    """
+    result = dict(tensors)
+    for place in channels.readings:
+        kept = keep[place.units]
+        if bool(kept.all()):
+            continue
+        weight, found = result[place.weight].clone(), moments[place]
+        mean, covariance = found.mean.cpu(), found.covariance.cpu()
+        fixed = held.get(place.weight, torch.zeros_like(weight, dtype=torch.bool)).flatten(1).any(1)
+        removed = weight[:, place.columns[:, ~kept]]  # (filters, occurrences, removed, ...)
+        if bool((~fixed).any()):
+            matrix = regress(covariance, ~kept, kept)
+            gain = torch.einsum("for...,rk->fok...", removed[~fixed].double(), matrix).to(weight)
+            free = (~fixed).nonzero()[:, 0]
+            for row, columns in enumerate(place.columns[:, kept]):
+                weight[free[:, None], columns] += gain[:, row]
+            bias = channels.biases.get(place.weight)
+            if bias is not None:
+                offset = mean[~kept] - matrix @ mean[kept]
+                shift = torch.einsum("for...,r->f", removed[~fixed].double(), offset).to(weight)
+                result[bias] = result[bias].clone()
+                result[bias][free] += shift
+        new = kept & ~core[place.units]
+        if bool(fixed.any()) and bool(new.any()) and bool(removed[fixed].any()):
+            second = covariance + torch.outer(mean, mean)
+            gain = torch.einsum("for...,rk->fok...", removed[fixed].double(), regress(second, ~kept, new)).to(weight)
+            for row, columns in enumerate(place.columns[:, new]):
+                weight[fixed.nonzero()[:, 0][:, None], columns] += gain[:, row]
+        result[place.weight] = weight
+    return result

@@ -1,0 +1,51 @@
+"""What passes between the learner and a method: the job of learning one task, and the record of what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from .tasks import Data
+from .training import Trainer
+
+
+@dataclass(frozen=True)
+class Job:
+    """One task to be learned: checked data, the number of classes, and the means to train."""
+
+    name: str
+    train: Data
+    valid: Data
+    classes: int
+    trainer: Trainer
+
+
+@dataclass(frozen=True)
+class TaskRecord:
+    """What learning one task came to. Layers go by their dotted names; all values can be written as JSON."""
+
+    name: str
+    classes: int
+    class_names: tuple[str, ...] | None
+    accuracy: float  # of the committed network, on the validation data
+    digest: str  # of every bit of the task's network
+    widths: Mapping[str, int]  # output channels that the task's network has in each layer
+    parameters: int  # of the task's network, its head included
+    size: float  # of all networks so far, as a share of the full backbone
+    explained: Mapping[str, float] = field(default_factory=dict)  # share of the residual's variance by core and new filters
+    core_ratio: Mapping[str, float] = field(default_factory=dict)  # share of it by the core alone
+    samples: Mapping[str, int] = field(default_factory=dict)  # rows that the analysis of each layer rests on
+    full: tuple[str, ...] = ()  # layers that had no free channel left when the task began
+    grown: bool = False  # whether the network was made larger for this task
+    seconds: Mapping[str, float] = field(default_factory=dict)  # by phase
+    history: tuple[Mapping[str, Any], ...] = ()  # a row per epoch
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> TaskRecord:
+        names = values["class_names"]
+        fixed = {"class_names": None if names is None else tuple(names)}
+        return TaskRecord(**{**values, **fixed, "full": tuple(values["full"]), "history": tuple(values["history"])})

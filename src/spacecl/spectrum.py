@@ -1,0 +1,105 @@
+"""Projection-subtraction and PCA on covariances (section 3.3, algorithms 2 and 3): how many filters are new, and which.
+
+With the covariance C of a layer's channels, split into the core f and the residual r,
+
+    P = C_rf pinv(C_ff) C_fr        what of the residual the core explains    (equations 1 and 2)
+    S = C_rr - P                    what is new, a Schur complement           (equation 3)
+
+the eigenvalues of S are the squared singular values that the paper takes from the activation matrix itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_ZERO = 1e-10  # eigenvalues below this share of the largest are zero: only non-zero singular values count (S1.1)
+_SLACK = 1e-9  # a sum that misses the threshold by rounding alone has reached it
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """The variance of a residual, sorted into what the core explains and what is new."""
+
+    core_ratio: float  # the share of the residual's variance that the core explains: v_r^proj / v_r
+    explained_variance_ratio: Tensor  # (residual,) shares of the new directions, largest first
+    new: Tensor  # (residual, residual) S over v_r: what pivoting works on
+
+    def needed(self, variance: float) -> int:
+        """The least number of new filters with which the threshold is reached (algorithm 3, line 23 on)."""
+        total = self.core_ratio + torch.cat([torch.zeros(1, dtype=torch.float64), self.explained_variance_ratio.cumsum(0)])
+        reached = (total >= variance - _SLACK).nonzero()
+        return int(reached[0]) if len(reached) else len(self.explained_variance_ratio)
+
+    def explained(self, count: int) -> float:
+        """The share of the residual's variance that the core and so many new directions explain."""
+        return min(1.0, self.core_ratio + float(self.explained_variance_ratio[:count].sum()))
+
+
+def analyse(covariance: Tensor, core: Tensor, projection: bool = True) -> Spectrum:
+    """The spectrum of the channels outside `core`, a boolean for every channel.
+
+    Two channels of which the second is twice the first need nothing beyond the first:
+
+    >>> covariance = torch.tensor([[1.0, 2.0], [2.0, 4.0]])
+    >>> analyse(covariance, core=torch.tensor([True, False])).needed(0.99)
+    0
+    >>> analyse(covariance, core=torch.tensor([False, False])).needed(0.99)
+    1
+    """
+    covariance = covariance.double().cpu()
+    residual = covariance[~core][:, ~core]  # C_rr
+    variance = float(residual.diagonal().sum())  # v_r
+    if not variance > 0:  # a dead layer: nothing to explain
+        return Spectrum(1.0, torch.zeros(len(residual), dtype=torch.float64), torch.zeros_like(residual))
+    explained = torch.zeros_like(residual)
+    if projection and bool(core.any()):
+        cross = covariance[~core][:, core]  # C_rf
+        explained = cross @ pseudo_inverse(covariance[core][:, core]) @ cross.mT  # P
+    new = residual - explained  # S
+    new = (new + new.mT) / 2
+    eigenvalues = torch.linalg.eigvalsh(new).flip(0).clamp(min=0)
+    core_ratio = min(1.0, max(0.0, float(explained.diagonal().sum()) / variance))
+    return Spectrum(core_ratio, eigenvalues / variance, new / variance)
+
+
+def pivot(spectra: Sequence[Spectrum], count: int) -> list[int]:
+    """The channels that explain most of what is new, one after another: pick, deflate, repeat.
+
+    Several spectra of the same channels, from several places that read them, are served together.
+    """
+    matrices = [spectrum.new.clone() for spectrum in spectra]
+    free = torch.ones(len(matrices[0]), dtype=torch.bool)
+    chosen: list[int] = []
+    for _ in range(count):
+        gain = torch.zeros(len(free), dtype=torch.float64)
+        for matrix in matrices:
+            diagonal = matrix.diagonal()
+            alive = diagonal > _ZERO * diagonal.max().clamp(min=1e-300)
+            gain += torch.where(alive, matrix.square().sum(0) / diagonal.clamp(min=1e-300), 0.0)
+        best = int(torch.where(free, gain, -1.0).argmax())
+        chosen.append(best)
+        free[best] = False
+        for matrix in matrices:
+            peak = matrix[best, best].clone()
+            if peak > 0:
+                column = matrix[:, best].clone()
+                matrix -= torch.outer(column, column) / peak
+    return chosen
+
+
+def pseudo_inverse(matrix: Tensor) -> Tensor:
+    """The inverse of a symmetric matrix on the directions that are not zero."""
+    values, vectors = torch.linalg.eigh(matrix)
+    used = values > _ZERO * values.max().clamp(min=1e-300)
+    return (vectors[:, used] / values[used]) @ vectors[:, used].mT
+
+
+def regress(second: Tensor, removed: Tensor, kept: Tensor) -> Tensor:
+    """What the kept channels say of the removed ones: the matrix M that minimises E|x_R - M x_K|^2, (removed, kept)."""
+    block = second[kept][:, kept]
+    ridge = 1e-6 * block.diagonal().mean() * torch.eye(len(block), dtype=block.dtype)
+    return torch.linalg.solve(block + ridge, second[removed][:, kept], left=False)

@@ -1,0 +1,95 @@
+"""Folders of tensors: safetensors files and one JSON manifest, written whole or not at all, never pickled.
+
+Files are named by their content and written first; the manifest that lists them is replaced last, in one step. A crash
+at any moment leaves the version before, whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from torch import Tensor
+
+from .errors import StoreError
+
+FORMAT = 1
+MANIFEST = "spacecl.json"
+
+
+def save(folder: str | os.PathLike[str], body: Mapping[str, Any], files: Mapping[str, Mapping[str, Tensor]]) -> None:
+    """Write named sets of tensors and a JSON body as the new content of a folder."""
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    listed = {}
+    for name, tensors in files.items():
+        data = safetensors.torch.save({key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()})
+        digest = hashlib.sha256(data).hexdigest()
+        file = path / f"{digest[:32]}.safetensors"
+        if not file.exists() or hashlib.sha256(file.read_bytes()).hexdigest() != digest:
+            _replace(file, data)
+        listed[name] = {"file": file.name, "bytes": len(data), "sha256": digest}
+    content = {"format": FORMAT, **body, "files": listed}
+    text = json.dumps({"sha256": _checksum(content), "content": content}, indent=1)
+    _replace(path / MANIFEST, text.encode())
+    for file in path.glob("*.safetensors"):  # of versions before
+        if file.name not in {entry["file"] for entry in listed.values()}:
+            file.unlink(missing_ok=True)
+
+
+def load(folder: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
+    """Read a folder back: the body and the sets of tensors, every byte checked."""
+    path = Path(folder)
+    manifest = path / MANIFEST
+    if not manifest.is_file():
+        raise StoreError(f"{path} holds no saved learner: there is no {MANIFEST} in it.")
+    try:
+        document = json.loads(manifest.read_bytes())
+        content, checksum = document["content"], document["sha256"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"{manifest} is truncated or damaged: it cannot be read as JSON. Restore it from a copy.") from error
+    if checksum != _checksum(content):
+        raise StoreError(f"{manifest} was changed after it was written: its checksum does not match. Restore it from a copy.")
+    if content["format"] != FORMAT:
+        raise StoreError(f"{manifest} has format {content['format']}; this version of spacecl reads format {FORMAT}.")
+    return content, {name: _read(path / entry["file"], entry, name) for name, entry in content["files"].items()}
+
+
+def _read(file: Path, entry: Mapping[str, Any], name: str) -> dict[str, Tensor]:
+    if not file.is_file():
+        raise StoreError(f"{file} ({name}) is missing. Restore it from a copy.")
+    data = file.read_bytes()
+    if len(data) != entry["bytes"]:
+        raise StoreError(f"{file} ({name}) is truncated: {len(data)} of {entry['bytes']} bytes. Restore it from a copy.")
+    if hashlib.sha256(data).hexdigest() != entry["sha256"]:
+        raise StoreError(
+            f"{file} ({name}) was changed after it was written: its checksum does not match. Restore it from a copy."
+        )
+    return safetensors.torch.load(data)
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _replace(file: Path, data: bytes) -> None:
+    """Write a file under another name, make sure that it is on the disk, and put it in place in one step."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, file)
+    finally:
+        temporary.unlink(missing_ok=True)
+    folder = os.open(file.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,166 @@
+"""Tasks: a name and data, in the form users have it; checked whole before any training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
+
+from .errors import DataError
+
+Source = tuple[Any, Any] | Dataset | DataLoader
+Batch = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One classification task: a name, training data and validation data.
+
+    Data is a pair `(x, y)` of tensors or arrays, a `Dataset` of such pairs, or a `DataLoader` of batches of them; labels
+    are integers from 0. Without `valid`, a tenth of `train` is set aside. `classes` is the number of classes or their
+    names; by default one more than the largest label.
+
+    >>> x, y = torch.randn(100, 8), torch.arange(100) % 3
+    >>> Task("threes", (x, y)).name
+    'threes'
+    """
+
+    name: str
+    train: Source
+    valid: Source | None = None
+    classes: int | Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name.strip():
+            raise DataError(f"A task needs a name, as text; got {self.name!r}.")
+        if self.classes is not None and self.class_count(0) < 1:
+            raise DataError(f"Task {self.name!r}: classes={self.classes!r} leaves no class to tell apart.")
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        return None if self.classes is None or isinstance(self.classes, int) else tuple(self.classes)
+
+    def class_count(self, largest: int) -> int:
+        """How many classes the task has, given the largest label in its data."""
+        if self.classes is None:
+            return largest + 1
+        return self.classes if isinstance(self.classes, int) else len(self.classes)
+
+
+class Data:
+    """A task's examples as batches: tensors are indexed, datasets and loaders are read through a DataLoader."""
+
+    def __init__(self, source: Source, what: str):
+        self.what = what
+        self.tensors: Batch | None = None
+        self.loader: DataLoader | None = None
+        self.dataset: Dataset | None = None
+        if isinstance(source, TensorDataset) and len(source.tensors) == 2:
+            source = source.tensors  # type: ignore[assignment]
+        if isinstance(source, DataLoader):
+            self.loader = source
+        elif isinstance(source, Dataset):
+            self.dataset = source
+        elif isinstance(source, (tuple, list)) and len(source) == 2:
+            self.tensors = torch.as_tensor(source[0]), torch.as_tensor(source[1])
+        else:
+            raise DataError(f"{what}: expected a pair (x, y), a Dataset or a DataLoader; got {type(source).__name__}.")
+
+    def __len__(self) -> int:
+        if self.tensors is not None:
+            return len(self.tensors[0])
+        source = self.dataset if self.loader is None else self.loader.dataset
+        if not hasattr(source, "__len__"):
+            raise DataError(f"{self.what}: a dataset without a length cannot be used. Give one that can be indexed.")
+        return len(source)  # type: ignore[arg-type]
+
+    def batches(self, size: int, order: torch.Generator | None = None) -> Iterator[Batch]:
+        """All examples in batches, shuffled by `order` if given; a loader keeps its own batches and order."""
+        if self.loader is not None:
+            yield from self.loader
+            return
+        count = len(self)
+        indices = torch.arange(count) if order is None else torch.randperm(count, generator=order)
+        if self.tensors is not None:
+            x, y = self.tensors
+            for part in indices.split(size):
+                yield (x[part], y[part]) if order is not None else (x[part[0] : part[-1] + 1], y[part[0] : part[-1] + 1])
+        else:
+            assert self.dataset is not None
+            yield from DataLoader(Subset(self.dataset, indices.tolist()), batch_size=size)
+
+    def steps(self, size: int) -> int:
+        return len(self.loader) if self.loader is not None else -(-len(self) // size)
+
+    def split(self, share: float, generator: torch.Generator) -> tuple[Data, Data]:
+        """Two parts of the data: the rest, and a share of it at random."""
+        if self.loader is not None:
+            raise DataError(f"{self.what}: a DataLoader cannot be split. Give validation data with valid=...")
+        order = torch.randperm(len(self), generator=generator)
+        cut = max(1, round(share * len(order)))
+        parts = order[cut:].sort().values, order[:cut].sort().values
+        if self.tensors is not None:
+            x, y = self.tensors
+            rest, part = (Data((x[i], y[i]), self.what) for i in parts)
+        else:
+            rest, part = (Data(Subset(self.dataset, i.tolist()), self.what) for i in parts)  # type: ignore[arg-type]
+        return rest, part
+
+    def check(self, example: Tensor) -> int:
+        """Look at every example once; raise all that is wrong with them, or return the largest label."""
+        if self.tensors is not None and len(self.tensors[0]) != len(self.tensors[1]):
+            raise DataError(f"{self.what}: {len(self.tensors[0])} inputs but {len(self.tensors[1])} labels.")
+        if len(self) < 2:
+            raise DataError(f"{self.what}: {len(self)} examples; at least two are needed.")
+        largest, lowest = -1, 0
+        for x, y in self.batches(4096):
+            problem = _problem(x, y, example)
+            if problem:
+                raise DataError(f"{self.what}: {problem}")
+            largest, lowest = max(largest, int(y.max())), min(lowest, int(y.min()))
+        if lowest < 0:
+            raise DataError(f"{self.what}: the label {lowest} is negative; labels count from 0.")
+        return largest
+
+
+def prepare(task: Task, example: Tensor, generator: torch.Generator) -> tuple[Data, Data, int]:
+    """A task's training and validation data and its number of classes, checked."""
+    train = Data(task.train, f"Task {task.name!r}, train")
+    valid = None if task.valid is None else Data(task.valid, f"Task {task.name!r}, valid")
+    largest = train.check(example)
+    if valid is None:
+        train, valid = train.split(0.1, generator)
+    else:
+        largest = max(largest, valid.check(example))
+    classes = task.class_count(largest)
+    if largest >= classes:
+        raise DataError(
+            f"Task {task.name!r}: the label {largest} is outside its {classes} classes, 0 to {classes - 1}. "
+            "Number the task's own classes from 0, or give classes=..."
+        )
+    return train, valid, classes
+
+
+def check_input(x: Tensor, example: Tensor) -> str | None:
+    """What is wrong with a batch of inputs for a model that takes `example`, or None."""
+    if not isinstance(x, Tensor):
+        return f"inputs must be tensors; got {type(x).__name__}. Convert them, for instance with torch.as_tensor."
+    if x.shape[1:] != example.shape[1:]:
+        return f"inputs have shape {tuple(x.shape[1:])}, but the model's example input has {tuple(example.shape[1:])}."
+    if x.is_floating_point() != example.is_floating_point():
+        return f"inputs are {x.dtype}, but the model's example input is {example.dtype}. Convert and scale them."
+    if x.is_floating_point() and not bool(torch.isfinite(x).all()):
+        bad = int((~torch.isfinite(x.flatten(1)).all(1)).nonzero()[0])
+        return f"the input in row {bad} holds NaN or infinite values. Remove or repair it."
+    return None
+
+
+def _problem(x: Any, y: Any, example: Tensor) -> str | None:
+    if not isinstance(y, Tensor) or y.is_floating_point() or y.is_complex() or y.dtype == torch.bool or y.dim() != 1:
+        shape = f"{y.dtype} of shape {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
+        return f"labels must be whole numbers, one per example; got {shape}."
+    return check_input(x, example)

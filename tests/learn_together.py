@@ -1,0 +1,36 @@
+"""Run by test_processes.py: some processes learn two tasks together; each writes what it ended with.
+
+python learn_together.py PROCESSES PRECISION FOLDER
+"""
+
+import json
+import sys
+
+import torch
+from lightning_fabric import Fabric
+from models import IMAGE, ConvNet, tasks
+
+from spacecl import SPACE, Learner, Recipe, Task
+
+if __name__ == "__main__":
+    processes, precision, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+    torch.set_num_threads(1)
+    fabric = Fabric(accelerator="cpu", devices=processes, strategy="ddp" if processes > 1 else "auto", precision=precision)
+    fabric.launch()
+    torch.manual_seed(0)
+    learner = Learner(ConvNet(), SPACE(variance=0.9), example_input=IMAGE, fabric=fabric)
+    x, before = torch.randn(5, 3, 8, 8), {}
+    for number, data in enumerate(tasks(IMAGE, 2, examples=300)):
+        learner.learn(Task(str(number), data), Recipe(epochs=2, retrain_epochs=1))
+        before[str(number)] = learner.logits(x, str(number))
+    learner.save(f"{folder}/model-{processes}-{precision}")
+    found = {
+        "processes": fabric.world_size,
+        "widths": [dict(record.widths) for record in learner.records.values()],
+        "samples": [dict(record.samples) for record in learner.records.values()],
+        "accuracy": [record.accuracy for record in learner.records.values()],
+        "digests": learner.verify(),
+        "unchanged": all(torch.equal(learner.logits(x, name), logits) for name, logits in before.items()),
+    }
+    with open(f"{folder}/{processes}-{precision}-rank{fabric.global_rank}.json", "w") as file:
+        json.dump(found, file)

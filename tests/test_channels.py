@@ -1,0 +1,374 @@
+"""Owner ids over every family of models: what is tied, what a narrowed network computes, what is refused."""
+
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from models import FAMILIES, IMAGE, ConvNet, DenseNet, MobileNet, ResNet, Shuffle, Twice, VisionTransformer
+from torch import nn
+
+from spacecl.blueprint import rebuild, tensors_of
+from spacecl.channels import trace
+from spacecl.door import _PlainNorm, _with_plain_norms, admit, check
+from spacecl.errors import ConfigError, SpaceWarning, UnsupportedModelError
+
+
+def groups(model, example=IMAGE, **options):
+    return {group.layers: len(group.units) for group in admit(model, example, **options).channels.groups}
+
+
+def random_weights(module):
+    for name, tensor in tensors_of(module).items():
+        if tensor.is_floating_point():
+            tensor.copy_(torch.rand_like(tensor) + 0.5 if name.endswith("running_var") else torch.randn_like(tensor) * 0.4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_narrowed_network_computes_what_its_masked_twin_does(family, seed):
+    make, example, shared = FAMILIES[family]
+    torch.manual_seed(seed)
+    blueprint = admit(make(), example, shared=shared)
+    channels = blueprint.channels
+    module = _with_plain_norms(rebuild(blueprint.module, {})).double().eval()  # norms over channels rightly differ
+    random_weights(module)
+    tensors = tensors_of(module)
+    keep = torch.rand(channels.units) < 0.6
+    for group in channels.groups:
+        keep[group.units[torch.randint(len(group.units), (1,))]] = True
+    masked = {
+        name: tensor * channels.mask(name, keep) if tensor.is_floating_point() and not name.endswith("running_var") else tensor
+        for name, tensor in tensors.items()
+    }
+    x = torch.randn(4, *example.shape[1:]).double() if example.is_floating_point() else torch.randint(0, 20, (4, 7))
+    small = rebuild(module, channels.gather(tensors, keep)).eval()
+    torch.testing.assert_close(small(x), rebuild(module, masked).eval()(x), atol=1e-9, rtol=1e-9)
+    assert sum(p.numel() for p in small.parameters()) < sum(p.numel() for p in module.parameters())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_positions_gathered_and_scattered_back_are_the_same(family):
+    make, example, shared = FAMILIES[family]
+    blueprint = admit(make(), example, shared=shared)
+    channels, tensors = blueprint.channels, blueprint.tensors()
+    keep = torch.rand(channels.units) < 0.5
+    small = channels.gather(tensors, keep)
+    blank = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
+    full = channels.scatter(small, keep, blank)
+    for name, tensor in tensors.items():
+        assert torch.equal(full[name], torch.where(channels.mask(name, keep), tensor, torch.zeros_like(tensor))), name
+        assert small[name].numel() == channels.count(keep, [name]) == int(channels.mask(name, keep).sum())
+
+
+def test_residual_sums_tie_the_layers_that_meet():
+    assert groups(ResNet()) == {
+        ("conv", "layers.0.conv2", "layers.1.conv2"): 6,
+        ("layers.0.conv1",): 6,
+        ("layers.1.conv1",): 6,
+        ("layers.2.conv1",): 12,
+        ("layers.2.conv2", "layers.2.shortcut.0", "layers.3.conv2"): 12,
+        ("layers.3.conv1",): 12,
+    }
+
+
+def test_the_papers_resnet18_has_twelve_groups():
+    assert len(groups(ResNet(base=40, stages=4), torch.zeros(1, 3, 32, 32))) == 12
+
+
+def test_concatenated_layers_keep_widths_of_their_own():
+    assert groups(DenseNet()) == {("stem",): 6, ("layers.0.2",): 4, ("layers.1.2",): 4, ("layers.2.2",): 4}
+
+
+def test_gates_and_depthwise_layers_follow_their_channels():
+    blueprint = admit(MobileNet(), IMAGE)
+    assert {g.layers: len(g.units) for g in blueprint.channels.groups} == {
+        ("stem.0", "project.0"): 6,
+        ("expand.0", "gate.up"): 14,
+        ("gate.down",): 4,
+    }
+    keep = blueprint.channels.everything()
+    keep[blueprint.channels.groups[0].units[2:]] = False
+    widths = blueprint.channels.widths(keep)
+    assert (widths["stem.0"], widths["doubling"], widths["depthwise.0"]) == (2, 4, 14)
+    small = rebuild(blueprint.module, blueprint.channels.gather(blueprint.tensors(), keep))
+    assert (small.doubling.groups, small.doubling.out_channels, small.slope.num_parameters) == (2, 4, 4)
+
+
+def test_a_shuffle_and_halves_tie_channels_lane_by_lane():
+    assert groups(Shuffle()) == {("left", "right"): 6, ("inner",): 4, ("branch",): 4, ("outer",): 7}
+
+
+def test_a_layer_used_twice_ties_its_input_to_its_output():
+    assert groups(Twice()) == {("stem", "again"): 3, ("hidden",): 9}
+
+
+def test_the_hidden_layers_of_a_transformer_are_narrowed_and_the_rest_shared():
+    found = admit(VisionTransformer(), IMAGE, shared=["patch", "blocks.*.attn", "blocks.*.fc2"]).channels
+    assert {g.layers: len(g.units) for g in found.groups} == {("blocks.0.fc1",): 32, ("blocks.1.fc1",): 32}
+    assert not any(found.whole.values())
+
+
+def test_what_cannot_be_narrowed_stays_whole_with_a_warning_that_says_why():
+    with pytest.warns(
+        SpaceWarning, match=r"blocks.0.attn.qkv: mixed by scaled_dot_product_attention \(models.py, line \d+"
+    ) as seen:
+        found = groups(VisionTransformer())
+    assert found == {("blocks.0.fc1",): 32, ("blocks.1.fc1",): 32}
+    assert "patch: its code needs all channels (models.py, line" in str(seen[0].message)
+
+
+class HardCoded(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.fc = nn.Conv2d(3, 5, 3, padding=1), nn.Conv2d(5, 4, 3, padding=1), nn.Linear(256, 2)
+
+    def forward(self, x):
+        return self.fc(F.relu(self.second(F.relu(self.first(x)))).view(-1, 256))
+
+
+def test_a_hard_coded_size_pins_the_layer_that_feeds_it_and_no_other():
+    with pytest.warns(SpaceWarning, match=r"second: its code needs all channels \(test_channels.py, line \d+\)"):
+        assert groups(HardCoded()) == {("first",): 5}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SpaceWarning)
+        assert groups(HardCoded(), shared=["second"]) == {("first",): 5}
+
+
+class ByNumber(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.fc = nn.Conv2d(3, 6, 3), nn.Conv2d(3, 4, 1), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.fc(self.second(self.first(x)[:, 1:4]).mean((2, 3)))
+
+
+def test_channels_taken_by_number_stay_whole():
+    with pytest.warns(SpaceWarning, match=r"first: taken by number \(test_channels.py"):
+        assert groups(ByNumber()) == {("second",): 4}
+
+
+class OverChannels(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.fc = nn.Linear(6, 5), nn.Linear(6, 7), nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.fc(torch.cat([self.second(x), self.first(x).mean(1, keepdim=True)], 1))
+
+
+def test_channels_that_are_averaged_stay_whole():
+    with pytest.warns(SpaceWarning, match="first: summarised over channels"):
+        assert groups(OverChannels(), torch.zeros(1, 6)) == {("second",): 7}
+
+
+class SpatialGate(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.gate, self.fc = nn.Conv2d(3, 6, 3), nn.Conv2d(3, 1, 3), nn.Linear(6, 2)
+
+    def forward(self, x):
+        return self.fc((self.conv(x) * torch.sigmoid(self.gate(x))).mean((2, 3)))
+
+
+def test_one_channel_spread_over_many_does_not_tie_them():
+    blueprint = admit(nn.Sequential(SpatialGate()), IMAGE, head="0.fc", shared=["0.gate"])
+    assert {g.layers: len(g.units) for g in blueprint.channels.groups} == {("0.conv",): 6}
+
+
+class Grouped(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=4))
+        self.up = nn.ConvTranspose2d(8, 8, 2)
+        self.fc = nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.fc(self.up(self.stem(x)).mean((2, 3)))
+
+
+def test_a_model_that_cannot_be_served_is_refused_by_layer_and_line_and_advice_works():
+    with pytest.raises(UnsupportedModelError) as error:
+        admit(Grouped(), IMAGE)
+    text = str(error.value)
+    assert "stem.2 (Conv2d): grouped convolution, groups=4 (test_channels.py, line" in text
+    assert 'shared=["stem.2"]' in text
+    with pytest.raises(UnsupportedModelError, match="No layer of the model can take a width"):
+        admit(Grouped(), IMAGE, shared=["stem.2"])
+
+
+class Dropping(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.fc = nn.Linear(6, 8), nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.fc(F.dropout(self.hidden(x), 0.5))
+
+
+def test_dropout_that_never_stops_is_refused():
+    with pytest.raises(UnsupportedModelError, match=r"random in eval mode too; pass training=self.training \(test_channels.py"):
+        admit(Dropping(), torch.zeros(1, 6))
+
+
+def test_batch_norm_without_running_statistics_is_refused():
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8, track_running_stats=False), nn.Linear(8, 2))
+    with pytest.raises(UnsupportedModelError, match=r"1 \(BatchNorm1d\): no running statistics"):
+        admit(model, torch.zeros(1, 6))
+
+
+class Branching(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.fc = nn.Linear(6, 8), nn.Linear(8, 2)
+
+    def forward(self, x):
+        if x.sum() > 0:
+            x = -x
+        return self.fc(self.hidden(x))
+
+
+def test_a_forward_that_branches_on_values_is_refused_with_the_line():
+    with pytest.raises(UnsupportedModelError, match="does not branch on the values") as error:
+        admit(Branching(), torch.zeros(1, 6))
+    assert "test_channels.py, line" in str(error.value)
+
+
+class Sorting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.fc = nn.Linear(6, 8), nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.fc(torch.sort(self.hidden(x), 1).values)
+
+
+def test_an_unknown_operation_is_refused_and_the_advice_names_the_layer_that_feeds_it():
+    with pytest.raises(UnsupportedModelError, match=r'unknown operation sort(.|\n)*shared=\["hidden"\]'):
+        admit(Sorting(), torch.zeros(1, 6))
+
+
+class TwoOutputs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.fc = nn.Linear(6, 8), nn.Linear(8, 2)
+
+    def forward(self, x):
+        x = self.hidden(x)
+        return self.fc(x), x
+
+
+def test_a_model_must_return_its_heads_scores():
+    with pytest.raises(UnsupportedModelError, match="returns 2 values"):
+        admit(TwoOutputs(), torch.zeros(1, 6))
+    with pytest.raises(UnsupportedModelError, match="does not return the output of its head 'hidden'"):
+        admit(_named_head(), torch.zeros(1, 6), head="hidden")
+
+
+def _named_head():
+    model = nn.Sequential()
+    model.add_module("hidden", nn.Linear(6, 8))
+    model.add_module("fc", nn.Linear(8, 2))
+    return model
+
+
+def test_a_head_that_is_not_there_is_named_with_those_that_are():
+    with pytest.raises(ConfigError, match=r"head='classifier' cannot be the head: there is no such layer.*hidden, fc"):
+        admit(_named_head(), torch.zeros(1, 6), head="classifier")
+    with pytest.raises(ConfigError, match="it is a Conv2d"):
+        admit(ConvNet(), IMAGE, head="conv1")
+    with pytest.raises(ConfigError, match="no Linear layer"):
+        admit(nn.Sequential(nn.Conv2d(3, 2, 1)), IMAGE)
+
+
+def test_shared_patterns_must_match_a_layer():
+    with pytest.raises(ConfigError, match=r"\['stem.\*'\] match no layer"):
+        admit(ConvNet(), IMAGE, shared=["stem.*"])
+
+
+def test_the_users_model_is_not_changed():
+    model = ConvNet().train()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    admit(model, IMAGE)
+    assert model.training
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+class Random(nn.Module):
+    """A random graph of convolutions, sums, concats and gates over a few feature maps of equal size."""
+
+    def __init__(self, seed: int):
+        super().__init__()
+        self.plan, self.layers = [], nn.ModuleList()
+        generator = torch.Generator().manual_seed(seed)
+        widths = [3]
+
+        def draw(limit):
+            return int(torch.randint(limit, (1,), generator=generator))
+
+        for _ in range(7):
+            kind, source = ("conv", "sum", "cat", "norm", "gate", "depthwise")[draw(6)], draw(len(widths))
+            other = draw(len(widths))
+            width = widths[source]
+            layer = nn.Identity()
+            if kind == "conv":
+                layer, width = nn.Conv2d(widths[source], 2 + draw(6), 3, padding=1), None
+                width = layer.out_channels
+            elif kind == "depthwise":
+                layer = nn.Conv2d(width, width, 3, padding=1, groups=width)
+            elif kind == "norm":
+                layer = nn.BatchNorm2d(width)
+            elif kind == "cat":
+                width += widths[other]
+            elif widths[other] != width:
+                kind, layer = "sum of own", nn.Conv2d(widths[other], width, 1)
+            self.plan.append((kind, source, other))
+            self.layers.append(layer)
+            widths.append(width)
+        self.fc = nn.Linear(sum(widths), 3)
+
+    def forward(self, x):
+        maps = [x]
+        for (kind, source, other), layer in zip(self.plan, self.layers):
+            a, b = maps[source], maps[other]
+            if kind in ("conv", "depthwise", "norm"):
+                maps.append(torch.relu(layer(a)))
+            elif kind == "cat":
+                maps.append(torch.cat([a, b], 1))
+            elif kind == "sum of own":
+                maps.append(a + layer(b))
+            else:
+                maps.append(a * torch.sigmoid(b) if kind == "gate" else a + b)
+        return self.fc(torch.cat(maps, 1).mean((2, 3)))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_graphs_pass_the_door_as_traced(seed):
+    """The ids alone are right: no group has to be pinned by trial."""
+    model = Random(seed).eval()
+    if not any(kind in ("conv", "sum of own") for kind, _, _ in model.plan):
+        pytest.skip("this graph has no layer with channels of its own")
+    traced = trace(model, IMAGE, "fc")
+    assert check(model, IMAGE, traced) is traced
+
+
+def test_the_door_sees_a_wrong_tie():
+    """Proof that the comparison at the door can fail: with two units' owners swapped in one reader it does."""
+    from spacecl.door import _Probe
+
+    model = ConvNet().eval()
+    channels = trace(model, IMAGE, "fc")
+    keep = channels.everything()
+    keep[channels.groups[0].units[:3]] = False
+    generator = torch.Generator().manual_seed(0)
+    assert _Probe(model, IMAGE, channels, generator).differs(keep) is None
+    owner = channels.dims["conv2.weight"][1]
+    owner[[0, 7]] = owner[[7, 0]]
+    assert "by their number" in _Probe(model, IMAGE, channels, generator).differs(keep)
+
+
+def test_plain_norms_stand_in_for_norms_over_channels():
+    norm = _with_plain_norms(nn.Sequential(nn.GroupNorm(2, 4)))[0]
+    assert isinstance(norm, _PlainNorm)
+    assert norm(torch.ones(1, 4, 2, 2)).shape == (1, 4, 2, 2)

@@ -1,0 +1,415 @@
+"""The learner: the method's steps, zero forgetting to the bit, every family, growth, interruption, prediction."""
+
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+from models import FAMILIES, IMAGE, VISION_SHARED, ConvNet, MobileNet, ResNet, VisionTransformer, chain, tasks
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+import spacecl
+from spacecl import SPACE, FineTune, Learner, Recipe, SpaceWarning, Task
+from spacecl.methods.space import hold
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*too few samples.*", "ignore:.*finds no free channel.*")
+
+QUICK = Recipe(epochs=2, batch_size=32, retrain_epochs=2)
+VECTOR = torch.zeros(1, 6)
+
+
+def taught(model=None, method=None, example=VECTOR, count=3, recipe=QUICK, **options):
+    torch.manual_seed(0)
+    learner = Learner(model or chain(), method or SPACE(variance=0.8), example_input=example, **options)
+    for number, data in enumerate(tasks(example, count)):
+        learner.learn(Task(f"task {number}", data), recipe)
+    return learner
+
+
+OPTIMISERS = {
+    "sgd with momentum and weight decay": Recipe(epochs=2, optimizer="sgd", lr=0.05, momentum=0.9, weight_decay=0.01),
+    "adam with weight decay": Recipe(epochs=2, optimizer="adam", lr=0.01, weight_decay=0.01),
+    "adamw with weight decay": Recipe(epochs=2, optimizer="adamw", lr=0.01, weight_decay=0.1),
+}
+
+
+@pytest.mark.parametrize("recipe", OPTIMISERS.values(), ids=OPTIMISERS)
+@pytest.mark.parametrize(
+    "method", [SPACE(variance=0.7), SPACE.paper(variance=0.8), SPACE(variance=0.5, on_full="grow", growth=1.3)]
+)
+def test_old_tasks_are_bitwise_unchanged(recipe, method, tmp_path):
+    """With batch norm and dropout, after every later task, after save and load, and after growth."""
+    learner = Learner(ConvNet(), method, example_input=IMAGE)
+    x, before = torch.randn(9, 3, 8, 8), {}
+    for number, data in enumerate(tasks(IMAGE, 4)):
+        learner.learn(Task(str(number), data), recipe)
+        for name, logits in before.items():
+            assert torch.equal(learner.logits(x, name), logits), f"task {name} changed when task {number} was learned"
+            assert torch.equal(learner.subnet(name)(x), logits)
+        before[str(number)] = learner.logits(x, str(number))
+    learner._core = learner._core.grow(1.5)
+    learner._networks = {}
+    learner.save(tmp_path / "model")
+    loaded = Learner.load(tmp_path / "model", ConvNet())
+    for name, logits in before.items():
+        assert torch.equal(learner.logits(x, name), logits), "after growth"
+        assert torch.equal(loaded.logits(x, name), logits), "after growth, save and load"
+    assert loaded.verify() == {name: record.digest for name, record in learner.records.items()}
+
+
+def test_the_check_above_would_see_a_changed_bit():
+    learner = taught(ConvNet(), example=IMAGE)
+    x = torch.randn(50, 3, 8, 8)
+    before = learner.logits(x, "task 0")
+    weight, mask = learner._core.tensors["conv1.weight"], learner._core.channels.mask("conv1.weight", learner._core.keep(0))
+    weight[mask] = torch.nextafter(weight[mask], torch.tensor(9.0))
+    learner._networks = {}
+    assert not torch.equal(learner.logits(x, "task 0"), before)
+    with pytest.raises(spacecl.StoreError, match="task 0"):
+        learner.verify()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_learns_three_tasks_and_forgets_none(family):
+    make, example, shared = FAMILIES[family]
+    learner = Learner(make(), SPACE(variance=0.8), example_input=example, shared=shared)
+    streams = tasks(example, 3)
+    before = {}
+    for number, data in enumerate(streams):
+        record = learner.learn(Task(str(number), data), QUICK)
+        before[str(number)] = learner.logits(data[0], str(number))
+        assert all(0 < width <= learner.widths[layer] for layer, width in record.widths.items())
+        assert all(0 < share <= 1 for share in record.explained.values())
+    for number, (x, _) in enumerate(streams):
+        assert torch.equal(learner.logits(x, str(number)), before[str(number)])
+    first, last = learner.records["0"], learner.records["2"]
+    assert all(last.widths[layer] >= width for layer, width in first.widths.items())
+    assert sum(p.numel() for p in learner.subnet("0").parameters()) == first.parameters
+
+
+def test_a_batch_of_one_gives_the_answer_of_a_batch_of_many():
+    for model in (ConvNet(), ResNet(), MobileNet()):
+        learner = taught(model, example=IMAGE, count=2)
+        x = torch.randn(50, 3, 8, 8)
+        for task in learner.tasks:
+            single = torch.cat([learner.logits(row[None], task) for row in x])
+            torch.testing.assert_close(learner.logits(x, task), single, atol=1e-5, rtol=1e-5)
+
+
+def test_norm_layers_have_values_of_their_own_per_task():
+    learner = taught(ConvNet(), example=IMAGE, count=2)
+    first, second = (learner.subnet(task).norm1 for task in learner.tasks)
+    shared = min(first.num_features, second.num_features)
+    assert not torch.equal(first.running_mean[:shared], second.running_mean[:shared])
+    assert not torch.equal(first.weight[:shared], second.weight[:shared])
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_seed_others():
+    def digests(seed):
+        torch.rand(seed + 1)  # the state of the global generator plays no part
+        return [record.digest for record in taught(ConvNet(), example=IMAGE, count=2, seed=seed).records.values()]
+
+    assert digests(0) == digests(0)
+    assert digests(0) != digests(1)
+
+
+def test_learning_leaves_the_global_random_state_alone():
+    learner = Learner(chain(), SPACE(variance=0.8), example_input=VECTOR)
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    learner.learn(Task("one", tasks(VECTOR)[0]), QUICK)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_the_users_model_is_never_trained():
+    model = ConvNet()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    Learner(model, example_input=IMAGE).learn(Task("one", tasks(IMAGE)[0]), QUICK)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_held_positions_survive_any_change_to_the_bit():
+    layer = nn.Linear(4, 3)
+    mask = torch.rand(3, 4) < 0.5
+    before = layer.weight.detach().clone()
+    before[mask] = -0.0
+    layer.weight.data.copy_(before)
+    put_back = hold(layer, {"weight": mask})
+    layer.weight.data.fill_(float("nan"))
+    put_back(layer)
+    assert torch.equal(layer.weight.data[mask].view(torch.int32), before[mask].view(torch.int32))
+    assert bool(layer.weight.data[~mask].isnan().all())
+
+
+def test_a_later_task_may_change_all_that_no_earlier_one_reads():
+    """freeze="subnet": a core filter learns on newer channels; freeze="filters": it reads none of them."""
+    for freeze, learns in (("subnet", True), ("filters", False)):
+        learner = taught(method=SPACE(variance=0.6, freeze=freeze), count=2)
+        core = learner._core
+        newer, older = core.keep(1) & ~core.keep(0), core.keep(0)
+        rows = (core.channels.dims["2.weight"][0] >= 0) & older[core.channels.dims["2.weight"][0]]
+        columns = newer[core.channels.dims["2.weight"][1]]
+        assert bool(columns.any()), "the second task should have needed new filters"
+        assert bool((core.tensors["2.weight"][rows][:, columns] != 0).any()) is learns
+
+
+def test_freed_channels_start_afresh_for_the_next_task():
+    learner = taught(count=1)
+    core = learner._core
+    torch.manual_seed(1)
+    start = core.start(3)
+    free = ~core.channels.rows("0.weight", core.committed)
+    assert bool(free.any())
+    assert not bool((start["0.weight"][free] == 0).any())
+    bound = 1 / 6**0.5  # torch's own initialisation of a linear layer on six inputs
+    assert float(start["0.weight"][free].abs().max()) <= bound
+    assert torch.equal(start["0.weight"][~free], core.tensors["0.weight"][~free])
+
+
+def test_more_variance_keeps_more_filters_by_layer_name_pattern_and_task():
+    few, many = taught(method=SPACE(variance=0.5), count=1), taught(method=SPACE(variance=0.99), count=1)
+    assert all(few.records["task 0"].widths[layer] < many.records["task 0"].widths[layer] for layer in ("0", "2"))
+    mixed = taught(method=SPACE(variance={"0": 0.99, "*": 0.5}), count=1).records["task 0"].widths
+    assert mixed["0"] == many.records["task 0"].widths["0"]
+    assert mixed["2"] == few.records["task 0"].widths["2"]
+    by_task = taught(method=SPACE(variance=0.5, task_variance={"task 0": 0.99}), count=1)
+    assert by_task.records["task 0"].widths == many.records["task 0"].widths
+
+
+def test_projection_saves_filters():
+    torch.manual_seed(0)
+    with_it = taught(method=SPACE(variance=0.9), count=3)
+    without = taught(method=SPACE(variance=0.9, projection=False), count=3)
+    assert with_it.size < without.size
+
+
+@pytest.mark.parametrize("activations", ["post", "pre"])
+@pytest.mark.parametrize("selection", ["pivoted", "first"])
+@pytest.mark.parametrize("compensate", [True, False])
+def test_every_choice_learns_and_forgets_nothing(activations, selection, compensate):
+    method = SPACE(variance=0.8, activations=activations, selection=selection, compensate=compensate)
+    learner = taught(ConvNet(), method, IMAGE)
+    learner.verify()
+    assert all(record.explained["conv1"] >= 0.8 - 1e-6 for record in learner.records.values())
+
+
+def test_the_first_filters_are_kept_in_order():
+    core = taught(method=SPACE(variance=0.7, selection="first"))._core
+    for group in core.channels.groups:
+        order = core.adopted[group.units]
+        assert torch.equal(order, order.sort().values)
+
+
+def test_a_compensated_network_stands_closer_to_the_full_one_before_retraining():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 3))
+    x = torch.randn(2000, 6) @ torch.randn(6, 6)
+    data = x, model(x).argmax(1)
+    still = Recipe(retrain_epochs=0)
+    errors = {}
+    for compensate in (True, False):
+        small, _ = spacecl.compress(model, data, 0.95, example_input=VECTOR, recipe=still, compensate=compensate)
+        errors[compensate] = float((small(x) - model(x)).square().mean())
+    assert errors[True] < 0.5 * errors[False]
+
+
+def test_a_layer_that_is_full_is_said_refused_or_grown():
+    wide = SPACE(variance=1.0)
+    learner = taught(method=wide, count=1)
+    assert learner.records["task 0"].widths["0"] == 12
+    data = tasks(VECTOR, 2)[1]
+    learner.method = replace(wide, on_full="error")
+    with pytest.raises(spacecl.FullError, match=r"'next' finds no free channel in: 0, 2. Nothing was changed"):
+        learner.learn(Task("next", data), QUICK)
+    assert learner.tasks == ("task 0",)
+    learner.method = wide
+    with pytest.warns(SpaceWarning, match="'next' finds no free channel in: 0, 2"):
+        record = learner.learn(Task("next", data), QUICK)
+    assert record.full == ("0", "2")
+    assert not record.grown
+    x, before = data[0], learner.logits(data[0], "task 0")
+    learner.method = replace(wide, on_full="grow", growth=1.5)
+    record = learner.learn(Task("third", data), QUICK)
+    assert record.grown
+    assert learner.widths["0"] == 18
+    assert record.widths["0"] > 12
+    assert torch.equal(learner.logits(x, "task 0"), before)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_can_grow_with_its_committed_networks_unchanged(family):
+    make, example, shared = FAMILIES[family]
+    learner = Learner(make(), SPACE(variance=0.8), example_input=example, shared=shared)
+    (x, _), *_ = streams = tasks(example, 2)
+    learner.learn(Task("0", streams[0]), QUICK)
+    before, widths = learner.logits(x, "0"), learner.widths
+    learner._core = learner._core.grow(2)
+    learner._networks = {}
+    narrowable = [layer for group in learner._core.channels.groups for layer in group.layers]
+    assert all(learner.widths[layer] == 2 * widths[layer] for layer in narrowable)
+    assert torch.equal(learner.logits(x, "0"), before)
+    learner.learn(Task("1", streams[1]), QUICK)
+    assert torch.equal(learner.logits(x, "0"), before)
+
+
+def test_shared_layers_are_learned_with_the_first_task_and_then_fixed():
+    learner = Learner(VisionTransformer(), SPACE(variance=0.8), example_input=IMAGE, shared=VISION_SHARED)
+    first, second = tasks(IMAGE, 2)
+    given = dict(VisionTransformer().named_parameters())["patch.weight"]
+    learner.learn(Task("0", first), QUICK)
+    learned = learner._core.tensors["patch.weight"].clone()
+    learner.learn(Task("1", second), QUICK)
+    assert not torch.equal(learned, given)
+    assert torch.equal(learner._core.tensors["patch.weight"], learned)
+    assert torch.equal(learner.subnet("1").patch.weight, learned)
+
+
+def test_predict_takes_one_task_or_one_name_per_row():
+    learner = taught(count=3)
+    x = torch.randn(30, 6)
+    names = [f"task {number % 3}" for number in range(30)]
+    mixed = learner.predict(x, names)
+    single = torch.stack([learner.predict(row[None], name)[0] for row, name in zip(x, names)])
+    assert torch.equal(mixed, single)
+    assert torch.equal(learner.predict(x, "task 1"), learner.logits(x, "task 1").argmax(1))
+
+
+def test_predicting_changes_nothing():
+    learner = taught(ConvNet(), example=IMAGE, count=2)
+    x, before = torch.randn(5, 3, 8, 8), learner.verify()
+    first = learner.logits(x, "task 0")
+    learner.predict(x, "task 1")
+    assert torch.equal(learner.logits(x, "task 0"), first)
+    assert learner.verify() == before
+
+
+def test_a_subnet_is_plain_and_small_and_the_users_to_change():
+    learner = taught(ConvNet(), example=IMAGE, count=1)
+    small = learner.subnet("task 0")
+    assert type(small) is ConvNet
+    assert small.conv1.out_channels == learner.records["task 0"].widths["conv1"] < 8
+    before = learner.logits(torch.ones(1, 3, 8, 8), "task 0")
+    nn.init.zeros_(small.fc.weight)
+    assert torch.equal(learner.logits(torch.ones(1, 3, 8, 8), "task 0"), before)
+
+
+class Pairs(Dataset):
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, index):
+        return self.x[index], int(self.y[index])
+
+
+def test_tensors_arrays_datasets_and_loaders_are_all_data():
+    x, y = tasks(VECTOR, 1, examples=120)[0]
+    train, valid = (x[:100], y[:100]), (x[100:], y[100:])
+    digests = set()
+    for source, held in (
+        (train, valid),
+        ((train[0].numpy(), train[1].numpy()), (valid[0].numpy(), valid[1].numpy())),
+        (TensorDataset(*train), TensorDataset(*valid)),
+        (Pairs(*train), Pairs(*valid)),
+    ):
+        torch.manual_seed(0)
+        learner = Learner(chain(), SPACE(variance=0.8), example_input=VECTOR)
+        digests.add(learner.learn(Task("one", source, held), QUICK).digest)
+    assert len(digests) == 1, "the same data in another form gives the same bits"
+    learner = Learner(chain(), SPACE(variance=0.8), example_input=VECTOR)
+    loader = DataLoader(TensorDataset(*train), batch_size=16, shuffle=True)
+    record = learner.learn(Task("one", loader, DataLoader(TensorDataset(*valid), batch_size=7)), QUICK)
+    assert 0 <= record.accuracy <= 1
+    with pytest.raises(spacecl.DataError, match="a DataLoader cannot be split"):
+        learner.learn(Task("two", loader), QUICK)
+
+
+def test_a_last_batch_of_one_does_not_trip_batch_norm():
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    x, y = tasks(VECTOR, 1, examples=75)[0]
+    Learner(model, example_input=VECTOR).learn(Task("one", (x[:65], y[:65]), (x[65:], y[65:])), Recipe(epochs=1, batch_size=64))
+
+
+def test_classes_may_be_named_or_counted():
+    x, y = tasks(VECTOR, 1)[0]
+    learner = Learner(chain(), SPACE(variance=0.8), example_input=VECTOR)
+    assert learner.learn(Task("named", (x, y), classes=["ant", "bee", "cow", "dog"]), QUICK).class_names == (
+        "ant",
+        "bee",
+        "cow",
+        "dog",
+    )
+    assert learner.logits(x, "named").shape == (90, 4)
+    learner.learn(Task("counted", (x, y), classes=7), QUICK)
+    assert learner.logits(x, "counted").shape == (90, 7)
+
+
+def test_compress_makes_a_trained_model_smaller_and_leaves_it_alone():
+    torch.manual_seed(0)
+    x = torch.randn(1500, 6)
+    y = (x @ torch.randn(6, 3)).argmax(1)
+    model = nn.Sequential(nn.Linear(6, 100), nn.ReLU(), nn.Linear(100, 3))
+    optimiser = torch.optim.Adam(model.parameters(), 0.01)
+    for _ in range(200):
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimiser.step()
+        optimiser.zero_grad()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    small, record = spacecl.compress(model, (x, y), variance=0.99, example_input=VECTOR, recipe=Recipe(retrain_epochs=3))
+    assert small[0].out_features == record.widths["0"] < 60
+    assert record.accuracy > 0.93
+    assert small(x).argmax(1).eq(y).float().mean() > 0.93
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_space_keeps_what_fine_tuning_forgets():
+    generator = torch.Generator().manual_seed(0)
+    streams = []
+    for _ in range(4):
+        x = torch.randn(600, 20, generator=generator)
+        streams.append((x, (x @ torch.randn(20, 3, generator=generator)).argmax(1)))
+    now = {}
+    for method in (SPACE(variance=0.95), FineTune()):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(20, 100), nn.ReLU(), nn.Linear(100, 100), nn.ReLU(), nn.Linear(100, 3))
+        learner = Learner(model, method, example_input=torch.zeros(1, 20))
+        for number, data in enumerate(streams):
+            learner.learn(Task(str(number), data), Recipe(epochs=8))
+        now[type(method)] = learner.evaluate(streams[0], "0")
+    assert now[SPACE] > 0.85
+    assert now[FineTune] < now[SPACE] - 0.15
+
+
+def test_a_few_samples_are_told():
+    learner = Learner(chain(), SPACE(variance=0.8, samples=20), example_input=VECTOR)
+    with pytest.warns(SpaceWarning, match=r"too few samples .* 0 \(20 samples for 12 channels\)"):
+        record = learner.learn(Task("one", tasks(VECTOR)[0]), QUICK)
+    assert record.samples == {"0": 20, "2": 20}
+
+
+def test_no_warning_is_given_where_nothing_is_wrong():
+    x, y = tasks(VECTOR, 1, examples=900)[0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SpaceWarning)
+        Learner(chain(), example_input=VECTOR).learn(Task("one", (x, y)), QUICK)
+
+
+def test_the_best_epoch_on_validation_data_is_kept():
+    data = tasks(VECTOR, 1, examples=200)[0]
+    recipe = Recipe(epochs=6, lr=0.3, schedule="constant", optimizer="sgd", retrain_epochs=4)
+    record = Learner(chain(), SPACE(variance=0.9), example_input=VECTOR).learn(Task("one", data), recipe)
+    retrained = [row["accuracy"] for row in record.history if row["phase"] == "retrain"]
+    assert record.accuracy == pytest.approx(max(retrained))
+    last = Learner(chain(), SPACE(variance=0.9), example_input=VECTOR).learn(Task("one", data), replace(recipe, keep="last"))
+    rows = [row["accuracy"] for row in last.history if row["phase"] == "retrain"]
+    assert last.accuracy == pytest.approx(rows[-1])
+
+
+@pytest.mark.parametrize("schedule", ["one-cycle", "cosine", "steps", "constant"])
+def test_every_schedule_trains(schedule):
+    recipe = replace(QUICK, schedule=schedule, milestones=(1,))
+    assert taught(count=1, recipe=recipe).tasks == ("task 0",)

@@ -1,0 +1,187 @@
+"""Saving and loading: every bit back, nothing by pickle, damage and other architectures refused, crashes harmless."""
+
+import json
+import multiprocessing
+import os
+import signal
+
+import pytest
+import torch
+from models import FAMILIES, IMAGE, ConvNet, ResNet, chain, tasks
+from torch import nn
+
+from spacecl import SPACE, FineTune, Learner, Recipe, StoreError, Task, store
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*too few samples.*", "ignore:.*finds no free channel.*")
+
+QUICK = Recipe(epochs=1, retrain_epochs=1)
+VECTOR = torch.zeros(1, 6)
+
+
+def taught(model=None, example=VECTOR, count=2, **options):
+    learner = Learner(model or chain(), SPACE(variance=0.8, samples=60), example_input=example, **options)
+    for number, data in enumerate(tasks(example, count)):
+        learner.learn(Task(f"task {number}", data), QUICK)
+    return learner
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_learner_comes_back_bit_for_bit_and_learns_on_alike(family, tmp_path):
+    make, example, shared = FAMILIES[family]
+    learner = taught(make(), example, shared=shared)
+    learner.save(tmp_path)
+    loaded = Learner.load(tmp_path, make())
+    streams = tasks(example, 3)
+    for number in range(2):
+        assert torch.equal(loaded.logits(streams[0][0], f"task {number}"), learner.logits(streams[0][0], f"task {number}"))
+    assert loaded.records == learner.records
+    assert loaded.method == learner.method
+    third = Task("third", streams[2])
+    assert loaded.learn(third, QUICK).digest == learner.learn(third, QUICK).digest
+
+
+def test_any_method_can_be_saved(tmp_path):
+    learner = Learner(chain(), FineTune(), example_input=VECTOR)
+    learner.learn(Task("one", tasks(VECTOR)[0]), QUICK)
+    learner.save(tmp_path)
+    assert isinstance(Learner.load(tmp_path, chain()).method, FineTune)
+
+
+def test_an_untaught_learner_can_be_saved(tmp_path):
+    Learner(chain(), SPACE(variance={"0": 0.9, "*": 0.8}), example_input=VECTOR).save(tmp_path)
+    assert Learner.load(tmp_path, chain()).tasks == ()
+
+
+def test_only_json_and_safetensors_are_written(tmp_path):
+    taught().save(tmp_path)
+    names = sorted(os.listdir(tmp_path))
+    assert {name.rpartition(".")[2] for name in names} == {"json", "safetensors"}
+    for name in names:
+        start = (tmp_path / name).read_bytes()[:2]
+        assert start not in (b"PK", b"\x80\x02", b"\x80\x04"), "a zip or pickle"
+
+
+def test_saving_again_replaces_what_was_there(tmp_path):
+    learner = taught(count=1)
+    learner.save(tmp_path)
+    learner.learn(Task("more", tasks(VECTOR, 2)[1]), QUICK)
+    learner.save(tmp_path)
+    assert Learner.load(tmp_path, chain()).tasks == ("task 0", "more")
+    assert len(list(tmp_path.glob("*.safetensors"))) == 3
+
+
+def test_another_architecture_is_refused_by_what_differs(tmp_path):
+    taught(ConvNet(), IMAGE).save(tmp_path)
+    with pytest.raises(StoreError, match=r"another architecture: conv1.bias is \[8\] there and \[9\] here"):
+        Learner.load(tmp_path, ConvNet(9))
+    with pytest.raises(StoreError, match="is missing here"):
+        Learner.load(tmp_path, ResNet())
+
+    class Other(ConvNet):
+        def forward(self, x):
+            return super().forward(torch.tanh(x))
+
+    with pytest.raises(StoreError, match="another architecture: the tensors are the same, but forward"):
+        Learner.load(tmp_path, Other())
+
+
+def damaged(folder, name, change):
+    files = [folder / "spacecl.json"] if name == "manifest" else list(folder.glob("*.safetensors"))
+    content = json.loads((folder / "spacecl.json").read_text())["content"]["files"]
+    file = files[0] if name == "manifest" else folder / content[name]["file"]
+    data = bytearray(file.read_bytes())
+    file.write_bytes(bytes(change(data)))
+    return file.name
+
+
+def flipped(data):
+    data[len(data) // 2] ^= 1
+    return data
+
+
+@pytest.mark.parametrize("name", ["core", "task 1"])
+def test_a_truncated_or_changed_file_is_named(tmp_path, name):
+    taught().save(tmp_path)
+    file = damaged(tmp_path, name, lambda data: data[:-7])
+    with pytest.raises(StoreError, match=rf"{file} \({name}\) is truncated: \d+ of \d+ bytes"):
+        Learner.load(tmp_path, chain())
+    taught().save(tmp_path)
+    file = damaged(tmp_path, name, flipped)
+    with pytest.raises(StoreError, match=rf"{file} \({name}\) was changed after it was written"):
+        Learner.load(tmp_path, chain())
+    (tmp_path / file).unlink()
+    with pytest.raises(StoreError, match=rf"{file} \({name}\) is missing"):
+        Learner.load(tmp_path, chain())
+
+
+def test_a_damaged_manifest_is_named(tmp_path):
+    with pytest.raises(StoreError, match="holds no saved learner"):
+        Learner.load(tmp_path, chain())
+    taught().save(tmp_path)
+    whole = (tmp_path / "spacecl.json").read_text()
+    (tmp_path / "spacecl.json").write_text(whole[: len(whole) // 2])
+    with pytest.raises(StoreError, match="truncated or damaged"):
+        Learner.load(tmp_path, chain())
+    (tmp_path / "spacecl.json").write_text(whole.replace('"seed": 0', '"seed": 1'))
+    with pytest.raises(StoreError, match="was changed after it was written"):
+        Learner.load(tmp_path, chain())
+
+
+@pytest.mark.parametrize("at", range(6))
+def test_a_crash_at_any_step_of_saving_leaves_the_version_before_whole(tmp_path, monkeypatch, at):
+    """Fail at the n-th write or replace of a save: what can be loaded is the old version or the new one, never a mix."""
+    learner = taught(count=1)
+    learner.save(tmp_path)
+    learner.learn(Task("more", tasks(VECTOR, 2)[1]), QUICK)
+    calls = {"left": at}
+
+    def failing(function):
+        def call(*args):
+            if calls["left"] == 0:
+                raise OSError("no space left on device")
+            calls["left"] -= 1
+            return function(*args)
+
+        return call
+
+    monkeypatch.setattr(os, "fsync", failing(os.fsync))
+    monkeypatch.setattr(os, "replace", failing(os.replace))
+    with pytest.raises(OSError, match="no space left"):
+        learner.save(tmp_path)
+    monkeypatch.undo()
+    assert Learner.load(tmp_path, chain()).tasks in (("task 0",), ("task 0", "more"))
+    learner.save(tmp_path)
+    assert Learner.load(tmp_path, chain()).tasks == ("task 0", "more")
+    assert not list(tmp_path.glob(".*tmp"))
+
+
+def _save_for_ever(folder):
+    number = 0
+    while True:
+        number += 1
+        store.save(
+            folder, {"number": number}, {"a": {"x": torch.full((50_000,), float(number))}, "b": {"y": torch.full((9,), number)}}
+        )
+
+
+def test_a_killed_save_leaves_one_whole_version(tmp_path):
+    """A real process, killed at random moments while it saves."""
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=_save_for_ever, args=(str(tmp_path),))
+    process.start()
+    while not (tmp_path / "spacecl.json").exists():
+        process.join(0.05)
+    process.join(0.3)
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    body, files = store.load(tmp_path)
+    assert bool((files["a"]["x"] == body["number"]).all())
+    assert bool((files["b"]["y"] == body["number"]).all())
+
+
+def test_pickles_are_never_read(tmp_path):
+    taught().save(tmp_path)
+    file = damaged(tmp_path, "core", lambda data: data)
+    torch.save(nn.Linear(2, 2), tmp_path / file)
+    with pytest.raises(StoreError, match=r"truncated|changed"):
+        Learner.load(tmp_path, chain())
