@@ -74,11 +74,7 @@ class Core:
         used += sum(own[name].numel() for own in self.own for name in norms)
         return used / self.channels.count(self.channels.everything(), [*shared, *norms])
 
-    def parameters(self, number: int) -> int:
-        """How many parameters a task's network has, its head included."""
-        return sum(parameter.numel() for parameter in self.network(number).parameters())
-
-    def start(self, classes: int, keep_head: bool = False) -> Tensors:
+    def start(self, classes: int) -> Tensors:
         """Full-width tensors to begin a task with: the core's weights, and fresh ones for all that is free.
 
         The first task begins with the user's own weights. Later ones take over the last task's norms for the core's
@@ -86,7 +82,7 @@ class Core:
         """
         given = self.blueprint.tensors()
         if not self.own:
-            return {n: t.clone() for n, t in given.items()} | ({} if keep_head else self.blueprint.new_head(given, classes))
+            return given | self.blueprint.new_head(given, classes)
         channels, last = self.channels, len(self.own) - 1
         blank = self.tensors | {n: torch.zeros(channels.shapes[n], dtype=given[n].dtype) for n in channels.own}
         fresh = self.blueprint.fresh(blank, classes)

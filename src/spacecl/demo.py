@@ -36,7 +36,7 @@ def permuted_digits(tasks: int, seed: int) -> list[tuple[Task, Split]]:
 
 
 def network() -> nn.Module:
-    return nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
+    return nn.Sequential(nn.Linear(64, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 10))
 
 
 def run(
@@ -47,7 +47,7 @@ def run(
     started = time.perf_counter()
     stream, recipe = permuted_digits(tasks, seed), Recipe(epochs=epochs)
     console.print(
-        f"{tasks} tasks: handwritten digits, each with its pixels in an order of its own; one network, 256 + 256 neurons."
+        f"{tasks} tasks: handwritten digits, each with its pixels in an order of its own; one network, 200 + 200 neurons."
     )
     space, space_then = _learn(SPACE(variance=variance), stream, recipe, seed, progress)
     plain, plain_then = _learn(FineTune(), stream, recipe, seed, progress)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -124,24 +124,37 @@ class Learner:
 
     def learn(self, task: Task, recipe: Recipe | None = None) -> TaskRecord:
         """Learn one task more and commit it. If anything goes wrong, the learner stays as it was."""
+        return self._commit(task, recipe, self._method.learn)
+
+    def _commit(
+        self, task: Task, recipe: Recipe | None, learn: Callable[[Core, Job], tuple[Core, dict[str, Any]]]
+    ) -> TaskRecord:
+        """Check a task's data, learn it in some way and, when all is done, take over what came of it."""
         if task.name in self._records:
             raise TaskError(f"A task named {task.name!r} has been learned already. Give this one another name.")
         number = len(self._records)
         seed = 1_000_003 * self.seed + 1009 * number
-        generator = torch.Generator().manual_seed(seed)
-        train, valid, classes = prepare(task, self._core.blueprint.example, generator)
+        train, valid, classes = prepare(task, self._core.blueprint.example, torch.Generator().manual_seed(seed))
         trainer = Trainer(self.fabric, recipe or Recipe(), seed, f"{task.name}:", self.progress)
-        job = Job(task.name, train, valid, classes, trainer)
         with _randomness(seed):
-            core, found = self._method.learn(self._core, job)
+            core, found = learn(self._core, Job(task.name, train, valid, classes, trainer))
         network = core.network(number).to(self.fabric.device)
-        record = _record(core, number, job, found, evaluate(network, valid, self.fabric), task.class_names)
-        records = {**self._records, task.name: record}
+        record = TaskRecord(
+            name=task.name,
+            classes=classes,
+            class_names=task.class_names,
+            accuracy=evaluate(network, valid, self.fabric),
+            digest=core.digest(number),
+            widths=core.channels.widths(core.keep(number)),
+            parameters=sum(parameter.numel() for parameter in network.parameters()),
+            size=core.size(),
+            **found,
+        )
+        records, networks = {**self._records, task.name: record}, self._networks
         if self._method.forgets:
             records = {name: replace(r, digest=core.digest(n)) for n, (name, r) in enumerate(records.items())}
-            self._networks = {}
-        self._networks = {**self._networks, task.name: network}
-        self._core, self._records = core, records
+            networks = {}
+        self._core, self._records, self._networks = core, records, {**networks, task.name: network}
         return records[task.name]
 
     # -- asking ---------------------------------------------------------------------------------------------------
@@ -291,47 +304,18 @@ def compress(
     >>> small[0].out_features < 64
     True
     """
+    method = SPACE(variance=variance, **options)
     learner = Learner(
-        model,
-        SPACE(variance=variance, **options),
-        example_input=example_input,
-        head=head,
-        shared=shared,
-        seed=seed,
-        fabric=fabric,
-        progress=progress,
+        model, method, example_input=example_input, head=head, shared=shared, seed=seed, fabric=fabric, progress=progress
     )
-    method, core = learner._method, learner._core
-    assert isinstance(method, SPACE)
-    classes = core.blueprint.tensors()[f"{core.blueprint.head}.weight"].shape[0]
-    generator = torch.Generator().manual_seed(seed)
-    task = Task("model", data, valid, classes)
-    train, held_out, classes = prepare(task, core.blueprint.example, generator)
-    trainer = Trainer(learner.fabric, recipe or Recipe(), seed, "compress:", progress)
-    job = Job(task.name, train, held_out, classes, trainer)
-    with _randomness(seed):
-        module = core.blueprint.build(core.start(classes, keep_head=True)).to(learner.fabric.device)
-        core, found = method.compress(core, module, job)
-    network = core.network(0)
-    accuracy = evaluate(network.to(learner.fabric.device), held_out, learner.fabric)
-    return network, _record(core, 0, job, found, accuracy, None)
+    given = learner._core.blueprint.tensors()
 
+    def narrow(core: Core, job: Job) -> tuple[Core, dict[str, Any]]:
+        return method.compress(core, core.blueprint.build(given).to(learner.fabric.device), job)
 
-def _record(
-    core: Core, number: int, job: Job, found: Mapping[str, Any], accuracy: float, names: tuple[str, ...] | None
-) -> TaskRecord:
-    history = tuple(found.get("history", ()))
-    return TaskRecord(
-        name=job.name,
-        classes=job.classes,
-        class_names=names,
-        accuracy=accuracy,
-        digest=core.digest(number),
-        widths=core.channels.widths(core.keep(number)),
-        parameters=core.parameters(number),
-        size=core.size(),
-        **{**found, "history": history},
-    )
+    classes = len(given[f"{learner._core.blueprint.head}.weight"])
+    record = learner._commit(Task("model", data, valid, classes), recipe, narrow)
+    return learner.subnet("model"), record
 
 
 def _compare_shapes(saved: Mapping[str, list[int]], model: nn.Module, folder: object) -> None:

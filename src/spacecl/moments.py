@@ -44,15 +44,14 @@ class Moments:
         rows = rows if rows.dtype == torch.float64 else rows.float()
         if not self.count:
             self.shift = rows.mean(0)
-            self.total, self.second = self.total.to(rows.device), self.second.to(rows.device)
         self.count += len(rows)
         for part in (rows - self.shift).split(_ROWS):
-            self.total += part.sum(0, dtype=torch.float64)
-            self.second += part.mT @ part
+            self.total += part.sum(0).cpu()
+            self.second += (part.mT @ part).cpu()
 
     @property
     def mean(self) -> Tensor:
-        return self.shift.double() + self.total / max(1, self.count)
+        return self.shift.cpu().double() + self.total / max(1, self.count)
 
     @property
     def scatter(self) -> Tensor:
@@ -90,11 +89,11 @@ class _Watch(TorchFunctionMode):
 
 def rows_at(place: Place, activation: Tensor) -> Tensor:
     """The samples of a place's units in an activation, of shape (samples, units)."""
-    channels_last = activation.detach().movedim(place.dim, -1)
-    columns = place.columns.to(activation.device)
-    if not torch.equal(columns.flatten(), torch.arange(channels_last.shape[-1], device=columns.device)):
-        channels_last = channels_last[..., columns]
-    return channels_last.reshape(-1, len(place.units))
+    channels = activation.detach().movedim(place.dim, 0)
+    columns = place.columns.mT.to(activation.device)  # (units, occurrences)
+    if not torch.equal(columns.flatten(), torch.arange(len(channels), device=columns.device)):
+        channels = channels[columns]
+    return channels.reshape(len(place.units), -1).mT  # channel by channel in memory: one copy, and a fast product
 
 
 @torch.no_grad()

@@ -5,17 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import SupportsFloat
 
-Step = Callable[[str], None]  # called after every step with what to say of it
+Tell = Callable[[str, SupportsFloat, float], None]  # after every step: the epoch, the loss, the latest accuracy
 
 
 @contextmanager
-def track(title: str, steps: int, show: bool | None = None) -> Iterator[Step]:
+def track(title: str, steps: int, show: bool | None = None) -> Iterator[Tell]:
     """A progress bar over so many steps; silent when `show` is False, or is None and there is no terminal."""
     if show is None:
         show = sys.stderr.isatty()
     if not show or steps < 1:
-        yield lambda text: None
+        yield lambda epoch, loss, accuracy: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -28,4 +29,9 @@ def track(title: str, steps: int, show: bool | None = None) -> Iterator[Step]:
     )
     with Progress(*columns, console=Console(stderr=True)) as progress:
         bar = progress.add_task(title, total=steps, text="")
-        yield lambda text: progress.update(bar, advance=1, text=text)
+
+        def tell(epoch: str, loss: SupportsFloat, accuracy: float) -> None:
+            score = "" if accuracy != accuracy else f"  accuracy {accuracy:.1%}"  # none before the first epoch's end
+            progress.update(bar, advance=1, text=f"{epoch}  loss {float(loss):.3f}{score}")
+
+        yield tell

@@ -50,7 +50,7 @@ def analyse(covariance: Tensor, core: Tensor, projection: bool = True) -> Spectr
     >>> analyse(covariance, core=torch.tensor([False, False])).needed(0.99)
     1
     """
-    covariance = covariance.double().cpu()
+    covariance = covariance.double()
     residual = covariance[~core][:, ~core]  # C_rr
     variance = float(residual.diagonal().sum())  # v_r
     if not variance > 0:  # a dead layer: nothing to explain

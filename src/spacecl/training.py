@@ -139,7 +139,7 @@ class Trainer:
                     schedule.step()
                     total += value.detach() * len(x)
                     seen += len(x)
-                    tell(f"epoch {epoch + 1}/{recipe.epochs}  loss {float(value.detach()):.3f}  accuracy {accuracy:.1%}")
+                    tell(f"epoch {epoch + 1}/{recipe.epochs}", value.detach(), accuracy)
                 mean = float(summed(fabric, total)) / float(summed(fabric, torch.tensor(float(seen))))
                 if not math.isfinite(mean) or not all(bool(torch.isfinite(p).all()) for p in module.parameters()):
                     raise TrainingError(

@@ -33,4 +33,4 @@ class FineTune:
         own = {name: found[name] for name in sorted(channels.own)}
         tensors = {name: found[name] for name in core.tensors}
         whole = torch.zeros_like(core.adopted)  # every unit belongs to the first task, and so to all
-        return replace(core, tensors=tensors, adopted=whole, own=(*core.own, own)), {"history": history}
+        return replace(core, tensors=tensors, adopted=whole, own=(*core.own, own)), {"history": tuple(history)}

@@ -117,7 +117,7 @@ class SPACE:
         history = job.trainer.fit(module, job.train, job.valid, phase="train", after_step=hold(module, held))
         clock.stop("train")
         core, found = self.compress(core, module, job, clock)
-        found["history"] = [*history, *found["history"]]
+        found["history"] = (*history, *found["history"])
         grown = bool(full) and self.on_full == "grow"
         return core, found | {"full": tuple(full), "grown": grown}
 
@@ -137,7 +137,7 @@ class SPACE:
         history = job.trainer.fit(small, job.train, job.valid, phase="retrain", recipe=recipe, after_step=hold(small, narrow))
         clock.stop("retrain")
         done = core.commit(core.blueprint.taken(small), keep)
-        return done, found | {"history": history, "seconds": clock.seconds}
+        return done, found | {"history": tuple(history), "seconds": clock.seconds}
 
     def _make_room(self, core: Core, job: Job, full: list[str]) -> Core:
         if not full:
@@ -189,7 +189,7 @@ class SPACE:
             held = core.committed[group.units]
             spectra, needs, counts = [], [], []
             for place, local in watched:
-                covariance = moments[place].covariance.cpu()[local][:, local]
+                covariance = moments[place].covariance[local][:, local]
                 spectra.append(analyse(covariance, held, self.projection))
                 layers = [place.layer] if place.side == "output" else group.layers
                 threshold = max(self.threshold(job.name, layer) for layer in layers)
@@ -281,7 +281,7 @@ def _compensated(
         if bool(kept.all()):
             continue
         weight, found = result[place.weight].clone(), moments[place]
-        mean, covariance = found.mean.cpu(), found.covariance.cpu()
+        mean, covariance = found.mean, found.covariance
         fixed = held.get(place.weight, torch.zeros_like(weight, dtype=torch.bool)).flatten(1).any(1)
         removed = weight[:, place.columns[:, ~kept]]  # (filters, occurrences, removed, ...)
         if bool((~fixed).any()):
