@@ -11,6 +11,7 @@ from lightning_fabric import Fabric
 from models import IMAGE, ConvNet, tasks
 
 from spacecl import SPACE, Learner, Recipe, Task
+from spacecl.moments import Moments
 
 if __name__ == "__main__":
     processes, precision, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]
@@ -24,7 +25,12 @@ if __name__ == "__main__":
         learner.learn(Task(str(number), data), Recipe(epochs=2, retrain_epochs=1))
         before[str(number)] = learner.logits(x, str(number))
     learner.save(f"{folder}/model-{processes}-{precision}")
+    rows = torch.randn(90, 4, generator=torch.Generator().manual_seed(3)) + torch.arange(90)[:, None] / 9
+    moments = Moments(4)
+    moments.update(rows[fabric.global_rank * 60 : (fabric.global_rank + 1) * 60] if processes > 1 else rows)  # 60 rows and 30
+    moments.reduce(fabric)
     found = {
+        "moments": [moments.count, moments.mean.tolist(), moments.covariance.tolist()],
         "processes": fabric.world_size,
         "widths": [dict(record.widths) for record in learner.records.values()],
         "samples": [dict(record.samples) for record in learner.records.values()],

@@ -49,8 +49,12 @@ def test_both_ranks_end_with_the_same_widths_and_identical_weights(together):
     assert second["unchanged"]
 
 
-def test_moments_count_what_both_processes_have_seen(alone, together):
+def test_moments_are_those_of_all_that_both_processes_have_seen(alone, together):
     assert together[0]["samples"] == alone["samples"]
+    for found in together:
+        for value, expected in zip(found["moments"], alone["moments"]):
+            torch.testing.assert_close(torch.tensor(value), torch.tensor(expected), rtol=1e-5, atol=1e-5)
+    assert together[0]["moments"] == together[1]["moments"]
 
 
 def test_what_two_processes_saved_one_can_load(folder, together):

@@ -27,7 +27,7 @@ def track(title: str, steps: int, show: bool | None = None) -> Iterator[Tell]:
         TextColumn("{task.fields[text]}"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task(title, total=steps, text="")
 
         def tell(epoch: str, loss: SupportsFloat, accuracy: float) -> None:

@@ -1,0 +1,106 @@
+"""Recipes: what the optimiser and the learning rate really do."""
+
+import pytest
+import torch
+from lightning_fabric import Fabric
+from models import chain, tasks
+from torch import nn
+
+from spacecl import Recipe
+from spacecl.tasks import Data
+from spacecl.training import Trainer, evaluate, make_optimizer, make_schedule
+
+
+def rates(recipe, steps):
+    """The learning rate of every step."""
+    optimizer = make_optimizer(recipe, nn.Linear(2, 2))
+    schedule = make_schedule(recipe, optimizer, steps)
+    found = []
+    for _ in range(recipe.epochs * steps):
+        found.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    return found
+
+
+def test_steps_divide_the_rate_by_ten_after_their_epochs():
+    found = rates(Recipe(epochs=4, lr=0.1, schedule="steps", milestones=(1, 3)), 2)
+    assert found == pytest.approx([0.1, 0.1, 0.01, 0.01, 0.01, 0.01, 0.001, 0.001])
+
+
+def test_one_cycle_rises_to_the_rate_and_falls_to_nothing():
+    found = rates(Recipe(epochs=4, lr=0.1, schedule="one-cycle"), 10)
+    assert max(found) == pytest.approx(0.1, rel=0.01)
+    assert found.index(max(found)) in (9, 10)
+    assert found[0] < 0.005
+    assert found[-1] < 0.001
+
+
+def test_cosine_falls_and_constant_stays():
+    assert rates(Recipe(epochs=2, lr=0.1, schedule="constant", milestones=(1,)), 3) == [0.1] * 6
+    falling = rates(Recipe(epochs=2, lr=0.1, schedule="cosine"), 3)
+    assert falling == sorted(falling, reverse=True)
+    assert falling[0] == 0.1
+
+
+def test_the_optimiser_gets_the_recipes_values():
+    module = nn.Linear(2, 2)
+    module.bias.requires_grad_(False)
+    sgd = make_optimizer(Recipe(optimizer="sgd", lr=0.3, momentum=0.8, weight_decay=0.02), module)
+    assert type(sgd) is torch.optim.SGD
+    assert [sgd.param_groups[0][key] for key in ("lr", "momentum", "weight_decay")] == [0.3, 0.8, 0.02]
+    assert sgd.param_groups[0]["params"] == [module.weight], "what the user froze stays frozen"
+    for name, kind in (("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)):
+        found = make_optimizer(Recipe(optimizer=name, lr=0.3, weight_decay=0.02), module)
+        assert type(found) is kind
+        assert [found.param_groups[0][key] for key in ("lr", "weight_decay")] == [0.3, 0.02]
+
+
+def test_retraining_has_values_of_its_own_or_follows():
+    recipe = Recipe(epochs=9, lr=0.1, schedule="steps", milestones=(3,), weight_decay=0.01)
+    follows = recipe.for_retraining()
+    assert (follows.epochs, follows.lr, follows.schedule, follows.milestones, follows.weight_decay) == (
+        5,
+        0.1,
+        "steps",
+        (3,),
+        0.01,
+    )
+    own = Recipe(epochs=9, lr=0.1, retrain_epochs=0, retrain_lr=0.5, retrain_schedule="cosine", retrain_milestones=(7,))
+    own = own.for_retraining()
+    assert (own.epochs, own.lr, own.schedule, own.milestones) == (0, 0.5, "cosine", (7,))
+
+
+def test_step_hooks_run_around_every_step_and_a_loss_can_be_given():
+    x, y = tasks(torch.zeros(1, 6), 1)[0]
+    calls = []
+    module = chain()
+
+    def before(trained):
+        assert trained is module
+        assert all(parameter.grad is not None for parameter in module.parameters())
+        calls.append("before")
+
+    def loss(run, x, y):
+        calls.append("loss")
+        return run(x).square().mean()
+
+    trainer = Trainer(Fabric(accelerator="cpu", devices=1), Recipe(epochs=2, batch_size=45), seed=0)
+    data = Data((x, y), "data")
+    rows = trainer.fit(module, data, data, loss=loss, before_step=before, after_step=lambda _: calls.append("after"))
+    assert calls == ["loss", "before", "after"] * 4
+    assert [row["epoch"] for row in rows] == [1, 2]
+
+
+def test_evaluate_counts_every_example_once():
+    class Parity(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(()))
+
+        def forward(self, x):
+            return torch.stack([x[:, 0] % 2 == 0, x[:, 0] % 2 == 1], 1) * self.scale
+
+    x = torch.arange(1001.0)[:, None]
+    y = (torch.arange(1001) % 2) ^ (torch.arange(1001) < 10)
+    assert evaluate(Parity(), Data((x, y), "data"), Fabric(accelerator="cpu", devices=1)) == pytest.approx(991 / 1001)
