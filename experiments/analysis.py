@@ -70,12 +70,11 @@ def by_moments(model: nn.Module, x: Tensor) -> list[int]:
     """The same from streamed moments, as the learner does it."""
     from lightning_fabric import Fabric
 
-    from spacecl.blueprint import find_head
     from spacecl.channels import trace
     from spacecl.moments import collect
     from spacecl.spectrum import analyse
 
-    channels = trace(model, x[:1], find_head(model, None))
+    channels = trace(model, x[:1])
     started = time.perf_counter()
     moments = collect(model, channels.outputs, x.split(100), Fabric(accelerator="cpu", devices=1))
     found = []

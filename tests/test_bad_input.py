@@ -40,10 +40,13 @@ BAD_DATA = {
     "labels outside the classes": (Task("t", (X, Y + 5), classes=3), "the label 7 is outside its 3 classes, 0 to 2"),
     "negative labels": (Task("t", (X, Y - 1)), "the label -1 is negative"),
     "labels that are not whole": (Task("t", (X, Y.float())), "labels must be whole numbers"),
-    "one-hot labels": (Task("t", (X, nn.functional.one_hot(Y))), "got torch.int64 of shape"),
-    "empty": (Task("t", (X[:0], Y[:0])), "0 examples; at least two are needed"),
-    "one sample": (Task("t", (X[:1], Y[:1])), "1 examples; at least two are needed"),
-    "fewer labels": (Task("t", (X, Y[:50])), "90 inputs but 50 labels"),
+    "one-hot labels": (
+        Task("t", (X, nn.functional.one_hot(Y))),
+        "90 inputs, but labels of shape .90, 3.; give one label per input",
+    ),
+    "empty": (Task("t", (X[:0], Y[:0])), "0 examples; at least 2 are needed"),
+    "one sample": (Task("t", (X[:1], Y[:1])), "1 examples; at least 2 are needed"),
+    "fewer labels": (Task("t", (X, Y[:50])), "90 inputs, but labels of shape .50,.; give one label per input"),
     "another size": (Task("t", (X[:, :5], Y)), r"inputs have shape \(5,\), but the model's example input has \(6,\)"),
     "whole pixels": (
         Task("t", (X.to(torch.uint8), Y)),
@@ -89,9 +92,9 @@ def test_task_names_are_used_once_and_must_be_known(learner):
 
 @pytest.mark.parametrize("value", [0, -0.1, 1.01, float("nan")])
 def test_variance_lies_above_zero_and_at_most_at_one(value):
-    with pytest.raises(ConfigError, match="must be above 0 and at most 1"):
+    with pytest.raises(ConfigError, match="must be a number above 0 and at most 1"):
         SPACE(variance=value)
-    with pytest.raises(ConfigError, match="must be above 0 and at most 1"):
+    with pytest.raises(ConfigError, match="must be a number above 0 and at most 1"):
         SPACE(variance={"0": 0.9, "*": value})
 
 

@@ -29,7 +29,19 @@ ROOMS = [
     "training",
     "record",
 ]
-ROOMS += ["moments", "spectrum", "methods.finetune", "methods.space", "methods", "store", "learner", "demo", "cli", "__main__"]
+ROOMS += [
+    "moments",
+    "spectrum",
+    "compensation",
+    "methods.finetune",
+    "methods.space",
+    "methods",
+    "store",
+    "learner",
+    "demo",
+    "cli",
+    "__main__",
+]
 
 
 def imports(file: Path) -> set[str]:
@@ -102,7 +114,7 @@ def test_wrong_usage_and_errors_for_users_have_their_exit_codes(tmp_path):
     assert run("demo", "--tasks", "0").returncode == 2
     failed = run("demo", "--variance", "2", "--out", str(tmp_path))
     assert failed.returncode == 1
-    assert "must be above 0 and at most 1" in failed.stderr
+    assert "must be a number above 0 and at most 1" in failed.stderr
     assert "Traceback" not in failed.stderr
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from .channels import Channels, Tensors
 from .errors import ConfigError
+from .graph import module_of
 
 
 @dataclass(frozen=True)
@@ -23,10 +24,18 @@ class Blueprint:
     """The user's model in eval mode, never trained itself, with its head, an example input and its channels."""
 
     module: nn.Module
-    head: str
     example: Tensor
     shared: tuple[str, ...]
     channels: Channels
+
+    @property
+    def head(self) -> str:
+        return self.channels.head
+
+    @property
+    def frozen(self) -> set[str]:
+        """Parameters that the user does not want trained."""
+        return {name for name, parameter in self.module.named_parameters() if not parameter.requires_grad}
 
     def tensors(self) -> Tensors:
         return tensors_of(self.module)
@@ -40,21 +49,30 @@ class Blueprint:
         """A network of its own with these tensors, in training mode."""
         return rebuild(self.module, tensors)
 
-    def fresh(self, tensors: Mapping[str, Tensor], classes: int | None = None) -> Tensors:
-        """Tensors of the same shapes as a newly made model has them, drawn from torch's random generator."""
+    def fresh(self, classes: int) -> Tensors:
+        """Tensors as a newly made model of the channels' shapes has them, drawn from torch's random generator.
+
+        What no layer knows how to draw, such as loose parameters and buffers, and what the user froze begins as given.
+        """
+        given = {name: _repeated(tensor, self.channels.shapes[name]) for name, tensor in self.tensors().items()}
         with torch.no_grad():
-            module = self.build({name: tensor.clone() for name, tensor in tensors.items()})
+            module = self.build(given)
             for layer in module.modules():
                 reset = getattr(layer, "reset_parameters", None)
                 if isinstance(layer, tuple(_LAYERS)) and callable(reset):
                     reset()
-            found = tensors_of(module)
-        return found if classes is None else found | self.new_head(found, classes)
+        found = tensors_of(module) | {name: given[name] for name in self.frozen}
+        return found | self.new_head(found, classes)
+
+    def drawn(self) -> set[str]:
+        """Tensors that `fresh` draws anew, so that the given values do not matter after the first task."""
+        layers = {name for name, layer in self.module.named_modules() if isinstance(layer, tuple(_LAYERS))}
+        return {name for name in self.tensors() if module_of(name) in layers} - self.frozen
 
     def new_head(self, tensors: Mapping[str, Tensor], classes: int) -> Tensors:
         """Fresh tensors of a head for so many classes, on features as wide as in `tensors`."""
-        features = tensors[f"{self.head}.weight"].shape[1]
-        layer = nn.Linear(features, classes, bias=f"{self.head}.bias" in tensors)
+        old = tensors[f"{self.head}.weight"]
+        layer = nn.Linear(old.shape[1], classes, bias=f"{self.head}.bias" in tensors, dtype=old.dtype)
         return {f"{self.head}.{name}": tensor.detach() for name, tensor in layer.named_parameters()}
 
     def with_channels(self, channels: Channels) -> Blueprint:
@@ -84,21 +102,32 @@ def rebuild(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
         for kind, adapt in _LAYERS.items():
             if isinstance(layer, kind):
                 adapt(layer)
-    return result.train()
+    result.train()
+    return result
 
 
-def find_head(model: nn.Module, head: str | None) -> str:
-    """The dotted name of the model's classifier: the one given, or the last linear layer."""
+def check_head(model: nn.Module, head: str | None) -> None:
+    """A head that is named must be there, be linear, and have a weight of its own."""
     linear = [name for name, layer in model.named_modules() if isinstance(layer, nn.Linear)]
     if not linear:
         raise ConfigError("The model has no Linear layer to serve as its head. Let it end in a torch.nn.Linear.")
     if head is None:
-        return linear[-1]
+        return
+    found = dict(model.named_modules()).get(head)
     if head not in linear:
-        found = dict(model.named_modules()).get(head)
         what = "there is no such layer" if found is None else f"it is a {type(found).__name__}"
         raise ConfigError(f"head={head!r} cannot be the head: {what}. Name one of the Linear layers: {', '.join(linear)}.")
-    return head
+    names = [n for n, p in model.named_parameters(remove_duplicate=False) if p is found.weight]  # type: ignore[union-attr]
+    if len(names) > 1:
+        raise ConfigError(f"head={head!r} cannot be the head: its weight serves as {', '.join(names)}. Give it one of its own.")
+
+
+def _repeated(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """A tensor's values over and over, where a dimension has grown."""
+    for dim, size in enumerate(shape):
+        if tensor.shape[dim] != size:
+            tensor = tensor.index_select(dim, torch.arange(size) % tensor.shape[dim])
+    return tensor
 
 
 def _adapt_conv(layer: Any) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .graph import layer_of
+from .graph import layer_of, module_of
 from .operators import walk
 from .owners import NOBODY, Owners
 
@@ -55,10 +55,12 @@ class Channels:
     layers: Mapping[str, Tensor]  # layer, in the order of use -> the unit of each output channel, or NOBODY
     readings: tuple[Place, ...]
     outputs: tuple[Place, ...]
-    biases: Mapping[str, str]  # weight of a reading layer -> its bias
+    biases: Mapping[str, Sequence[str]]  # weight of a reading layer -> its bias, or biases where layers share the weight
+    weights: frozenset[str]  # of layers with output channels of their own
     own: frozenset[str]  # tensors of which every task has its own: norms and the head
     whole: Mapping[str, str | None]  # layer without a width of its own -> why; None if the user asked for it
     operations: tuple[str, ...]
+    head: str
 
     @property
     def units(self) -> int:
@@ -93,17 +95,22 @@ class Channels:
         mask[self._grid(name, keep)] = True
         return mask
 
-    def rows(self, name: str, keep: Tensor) -> Tensor:
-        """As `mask`, and with it all positions of the filters that these units own, whatever they read."""
+    def rows(self, name: str, keep: Tensor, whole: bool = False) -> Tensor:
+        """As `mask`, and with it all positions of the filters that these units own, whatever they read.
+
+        With `whole`, of layers that stay whole, too.
+        """
         mask, owner = self.mask(name, keep), self.dims[name][0] if self.dims[name] else None
         if owner is not None:
-            mask[(owner >= 0) & keep[owner]] = True
+            mask[((owner < 0) & whole) | ((owner >= 0) & keep[owner])] = True
+        elif whole and name in self.weights:
+            mask[:] = True
         return mask
 
-    def count(self, keep: Tensor, names: Sequence[str] | None = None) -> int:
-        """How many parameters the network that keeps these units has in these tensors (default: the shared ones)."""
+    def count(self, keep: Tensor, names: Sequence[str]) -> int:
+        """How many parameters the network that keeps these units has in these tensors."""
         total = 0
-        for name in self.shared if names is None else names:
+        for name in names:
             sizes = [size if i is None else len(i) for size, i in zip(self.shapes[name], self.indices(name, keep))]
             total += int(np.prod(sizes, dtype=np.int64))
         return total
@@ -141,7 +148,7 @@ class Channels:
             whole |= dict.fromkeys(self.groups[number].layers, reason)
         return replace(
             self,
-            dims={name: tuple(None if d is None else renumber[d] for d in dims) for name, dims in self.dims.items()},
+            dims={name: tuple(None if d is None else _owned(renumber[d]) for d in dims) for name, dims in self.dims.items()},
             groups=tuple(replace(group, units=renumber[group.units]) for group in kept),
             layers={layer: renumber[owner] for layer, owner in self.layers.items()},
             readings=_renumbered(self.readings, renumber),
@@ -163,7 +170,7 @@ class Channels:
         return tuple(grid)
 
 
-def trace(model: nn.Module, example: Tensor, head: str, shared: Sequence[str] = ()) -> Channels:
+def trace(model: nn.Module, example: Tensor, head: str | None = None, shared: Sequence[str] = ()) -> Channels:
     """Find the channels of a model by owner ids. The model is not changed and not checked yet: see `door.admit`."""
     owners = walk(model, example, head, shared)
     tensors = dict(model.named_parameters()) | dict(model.named_buffers())
@@ -186,7 +193,7 @@ def trace(model: nn.Module, example: Tensor, head: str, shared: Sequence[str] = 
 
     layers, whole = {}, {}
     for weight, (start, stop) in owners.made.items():
-        if layer_of(weight) != head:
+        if layer_of(weight) != owners.head:
             layers[layer_of(weight)] = unit_of(torch.arange(start, stop))
             units = owners.units[start:stop].tolist()
             if all(free[unit] < 0 for unit in units):
@@ -196,8 +203,9 @@ def trace(model: nn.Module, example: Tensor, head: str, shared: Sequence[str] = 
     layers |= {layer_of(weight): unit_of(ids) for weight, ids in owners.followers.items()}
     readings = [place for w, dim in owners.readers.items() for place in _places(w, "input", dim, dims[w][1])]
     outputs = [place for w, dim in owners.readers.items() for place in _places(w, "output", dim, dims[w][0])]
-    norm_layers = {layer_of(name) for name in owners.norms}
-    norms = {name for name in tensors if layer_of(name) in norm_layers and name not in owners.made}
+    in_head = {name for name in tensors if module_of(name) == owners.head}
+    norm_modules = {module_of(name) for name in owners.norms} - {""}
+    norms = {name for name in tensors if module_of(name) in norm_modules} | owners.norms
     return Channels(
         dims=dims,
         shapes=shapes,
@@ -206,9 +214,11 @@ def trace(model: nn.Module, example: Tensor, head: str, shared: Sequence[str] = 
         readings=tuple(readings),
         outputs=tuple(outputs),
         biases=owners.biases,
-        own=frozenset(norms | {name for name in tensors if layer_of(name) == head}),
+        weights=frozenset(owners.made),
+        own=frozenset((norms - owners.made.keys()) | in_head),
         whole=whole,
         operations=tuple(owners.operations),
+        head=owners.head,
     )
 
 
@@ -233,12 +243,16 @@ def _groups(owners: Owners, pinned: set[int]) -> tuple[np.ndarray, list[Group]]:
 
 
 def _by_dimension(units: Tensor) -> tuple[Tensor | None, ...]:
-    """Owners by dimension of a tensor whose elements' units vary along one dimension; along more, it stays whole."""
-    varying = [dim for dim in range(units.dim()) if bool((units != units.narrow(dim, 0, 1)).any())]
-    if len(varying) != 1:
-        return (None,) * units.dim()
-    index = [slice(None) if dim == varying[0] else 0 for dim in range(units.dim())]
-    return tuple(units[tuple(index)] if dim == varying[0] else None for dim in range(units.dim()))
+    """Owners by dimension of a tensor whose elements' units vary along one dimension; along more, it stays whole.
+
+    Elements that nobody owns, such as unused rows of a table of positions, have no say.
+    """
+    for dim in range(units.dim()):
+        columns = units.movedim(dim, -1).reshape(-1, units.shape[dim])
+        owner = columns.max(0).values
+        if bool(((columns == owner) | (columns == NOBODY)).all()) and len(torch.unique(owner)) > 1:
+            return tuple(owner if d == dim else None for d in range(units.dim()))
+    return (None,) * units.dim()
 
 
 def _owned(owner: Tensor | None) -> Tensor | None:

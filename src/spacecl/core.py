@@ -80,16 +80,16 @@ class Core:
         The first task begins with the user's own weights. Later ones take over the last task's norms for the core's
         channels. Weights of core filters on free channels begin at zero: the core's features are what they were.
         """
-        given = self.blueprint.tensors()
         if not self.own:
+            given = self.blueprint.tensors()
             return given | self.blueprint.new_head(given, classes)
         channels, last = self.channels, len(self.own) - 1
-        blank = self.tensors | {n: torch.zeros(channels.shapes[n], dtype=given[n].dtype) for n in channels.own}
-        fresh = self.blueprint.fresh(blank, classes)
-        norms = {n: t for n, t in self.own[last].items() if not n.startswith(f"{self.blueprint.head}.")}
+        fresh = self.blueprint.fresh(classes)
+        norms = {n: t for n, t in self.own[last].items() if not n.startswith(f"{channels.head}.") and t.is_floating_point()}
         fresh |= channels.scatter(norms, self.keep(last), {n: fresh[n] for n in norms})
-        for name, tensor in self.tensors.items():
-            fresh[name] = torch.where(channels.rows(name, self.committed), tensor, fresh[name])
+        for name in self.tensors.keys() - self.blueprint.frozen:
+            known = channels.rows(name, self.committed, whole=True)
+            fresh[name] = torch.where(known, self.tensors[name], fresh[name])
         return fresh
 
     def held(self, freeze: str) -> dict[str, Tensor]:

@@ -13,143 +13,183 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
-from .blueprint import Blueprint, find_head, rebuild, tensors_of
+from .blueprint import Blueprint, check_head, rebuild, tensors_of
 from .channels import Channels, Tensors, trace
 from .errors import ConfigError, SpaceWarning, UnsupportedModelError
 from .graph import matches, source_of_exception
 
-_AVERAGING = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)  # norms over channels rightly differ with fewer of them
+_CLOSE = 1e-4  # of the largest score: far above float32's rounding, far below what a channel in a wrong place does
 
 
 def admit(model: nn.Module, example: Tensor, head: str | None = None, shared: Sequence[str] = ()) -> Blueprint:
     """Trace and check a model; returns its blueprint or raises an error that names layers and source lines."""
     if isinstance(shared, str):
         raise ConfigError(f"shared={shared!r} is one string. Give a list of layer names or patterns: shared=[{shared!r}].")
-    name = find_head(model, head)
-    modules = [path for path, _ in model.named_modules() if path]
-    unmatched = [pattern for pattern in shared if not any(matches(path, [pattern]) for path in modules)]
+    check_head(model, head)
+    names = [path for path, _ in [*model.named_modules(), *model.named_parameters()] if path]
+    unmatched = [pattern for pattern in shared if not any(matches(path, [pattern]) for path in names)]
     if unmatched:
-        raise ConfigError(f"shared={unmatched} match no layer. The model's layers are: {', '.join(modules)}.")
+        layers = [path for path, _ in model.named_modules() if path]
+        raise ConfigError(f"shared={unmatched} match no layer. The model's layers are: {', '.join(layers)}.")
     if not isinstance(example, Tensor) or example.dim() < 2 or len(example) < 1:
         raise ConfigError("example_input must be a batch of at least one example, such as torch.zeros(1, 3, 32, 32).")
-    module = copy.deepcopy(model).cpu().eval()
-    example = example[:1].detach().cpu().clone()
-    channels = check(module, example, trace(module, example, name, shared))
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ConfigError("No parameter of the model requires a gradient, so there is nothing to learn.")
+    module, example = _copied(model), example[:1].detach().cpu().clone()
+    traced = trace(module, example, head, shared)
+    check_head(module, traced.head)
+    channels = check(module, example, traced)
     if not channels.groups:
         reasons = "".join(f"\n  {layer}: {why or 'shared'}" for layer, why in channels.whole.items())
-        raise UnsupportedModelError(
-            f"No layer of the model can take a width of its own:{reasons or ' it has none but its head'}"
-        )
+        what = reasons or " it has no convolution, linear layer or embedding but its head and what is shared"
+        raise UnsupportedModelError(f"No layer of the model can take a width of its own:{what}")
     told = {layer: why for layer, why in channels.whole.items() if why}
     if told:
         lines = "".join(f"\n  {layer}: {why}" for layer, why in told.items())
-        names = ", ".join(f'"{layer}"' for layer in told)
+        quoted = ", ".join(f'"{layer}"' for layer in told)
         warnings.warn(
             f"These layers cannot be narrowed and stay whole, learned with the first task and then fixed:{lines}\n"
-            f"Change the model where it says, or accept it with shared=[{names}].",
+            f"Change the model where it says, or accept it with shared=[{quoted}].",
             SpaceWarning,
             stacklevel=3,
         )
-    return Blueprint(module, name, example, tuple(shared), channels)
+    return Blueprint(module, example, tuple(shared), channels)
 
 
 def check(module: nn.Module, example: Tensor, channels: Channels) -> Channels:
     """The channels that stand the test of narrowing; groups that do not stay whole, with the reason."""
     generator = torch.Generator().manual_seed(0)
     probe = _Probe(module, example, channels, generator)
-    trials = [probe.random_keep() for _ in range(3)]
-    if all(probe.differs(keep) is None for keep in trials):
+    if probe.fails() is None:
         return channels
-    refused = {}
-    for number in range(len(channels.groups)):
-        reasons = [probe.differs(probe.random_keep(only=number)) for _ in range(2)]
-        found = next((reason for reason in reasons if reason), None)
-        if found:
-            refused[number] = found
-    channels = channels.without(refused)
-    probe = _Probe(module, example, channels, generator)
-    reason = next((r for r in (probe.differs(probe.random_keep()) for _ in range(3)) if r), None)
+    found = {number: probe.fails(only=number) for number in range(len(channels.groups))}
+    channels = channels.without({number: reason for number, reason in found.items() if reason})
+    if not channels.groups:
+        return channels
+    reason = _Probe(module, example, channels, generator).fails()
     if reason is not None:
-        layers = ", ".join(channels.layers)
         raise UnsupportedModelError(
             f"A network narrowed in several layers at once does not compute what the masked one does: {reason}.\n"
-            f"Share some of these layers between all tasks with shared=[...]: {layers}."
+            f"Share some of these layers between all tasks with shared=[...]: {', '.join(channels.layers)}."
         )
     return channels
 
 
+def _copied(model: nn.Module) -> nn.Module:
+    try:
+        module = copy.deepcopy(model).cpu()
+    except Exception as error:
+        raise UnsupportedModelError(
+            f"The model cannot be copied: {error}\nRemove what earlier runs left in it, such as stored activations."
+        ) from error
+    module.eval()
+    return module
+
+
 class _Probe:
-    """The model with random weights in double precision, norms over channels set aside."""
+    """The model with random weights and a head for another number of classes, norms over channels set aside."""
 
     def __init__(self, module: nn.Module, example: Tensor, channels: Channels, generator: torch.Generator):
-        self.channels, self.generator = channels, generator
-        self.module = _with_plain_norms(rebuild(module, {})).double().eval()
-        self.tensors = {name: self._random(name, tensor) for name, tensor in tensors_of(self.module).items()}
-        shape = (2, *example.shape[1:])
+        self.module, self.channels, self.generator = module, channels, generator
+        given = tensors_of(module)
+        self.positive = {name for name, tensor in given.items() if bool((tensor > 0).all())}  # variances and the like
+        self.tensors = {name: self._random(name, tensor) for name, tensor in given.items()}
         floating = example.is_floating_point()
-        self.input = (
-            torch.randn(shape, generator=generator, dtype=torch.float64)
-            if floating
-            else example.repeat(2, *[1] * (example.dim() - 1))
-        )
+        shape = (2, *example.shape[1:])
+        self.input = torch.randn(shape, generator=generator).to(example) if floating else example.expand(shape).clone()
+        self.everything = channels.everything()
+        if not bool(torch.isfinite(self._masked(self.everything)).all()):
+            self.tensors = given | {name: self.tensors[name] for name in given if name.startswith(f"{channels.head}.")}
 
     def _random(self, name: str, tensor: Tensor) -> Tensor:
         if not tensor.is_floating_point():
             return tensor
-        noise = torch.randn(tensor.shape, generator=self.generator, dtype=torch.float64)
-        if name.endswith("running_var"):
-            return noise.abs() + 0.5
-        fan_in = max(1, tensor[0].numel()) if tensor.dim() > 1 else 1
-        return noise / fan_in**0.5
+        shape = (len(tensor) + 3, *tensor.shape[1:]) if name.startswith(f"{self.channels.head}.") else tensor.shape
+        noise = torch.randn(shape, generator=self.generator)
+        if name == f"{self.channels.head}.bias":
+            noise = torch.zeros(shape)  # so that the scores are nothing but what came through the network
+        fan_in = max(1, tensor[0].numel()) if tensor.dim() > 1 else 2
+        return (noise.abs() + 0.5 if name in self.positive else noise * (2 / fan_in) ** 0.5).to(tensor.dtype)
 
-    def random_keep(self, only: int | None = None) -> Tensor:
-        keep = self.channels.everything()
-        for number, group in enumerate(self.channels.groups):
-            if only in (None, number):
-                size = len(group.units)
-                count = int(torch.randint(1, size, (1,), generator=self.generator))
-                keep[group.units[torch.randperm(size, generator=self.generator)[count:]]] = False
-        return keep
+    def fails(self, only: int | None = None) -> str | None:
+        """None if narrowed networks do what masked ones do, all groups narrowed or only one; else how one fails."""
+        for trial in ("random", "random", "first", "last"):
+            keep = self.everything.clone()
+            for number, group in enumerate(self.channels.groups):
+                if only in (None, number):
+                    size = len(group.units)
+                    count = int(torch.randint(1, size, (1,), generator=self.generator)) if trial == "random" else 1
+                    order = torch.randperm(size, generator=self.generator) if trial == "random" else torch.arange(size)
+                    removed = order[:-count] if trial == "last" else order[count:]
+                    keep[group.units[removed]] = False
+            reason = self.differs(keep)
+            if reason:
+                return reason
+        return None
 
     def differs(self, keep: Tensor) -> str | None:
         """None if the narrowed network does what the masked one does, else how it fails."""
-        masked = {n: t * self.channels.mask(n, keep) if t.is_floating_point() else t for n, t in self.tensors.items()}
-        for name in masked:
-            if name.endswith("running_var"):
-                masked[name] = self.tensors[name]
+        expected = self._masked(keep)
         small: Tensors = self.channels.gather(self.tensors, keep)
-        with torch.no_grad():
-            expected = rebuild(self.module, masked).eval()(self.input)
-            try:
-                found = rebuild(self.module, small).eval()(self.input)
-            except Exception as error:
-                text = str(error).strip().splitlines() or [type(error).__name__]
-                return f"its code needs all channels{source_of_exception(error)}: {text[0]}"
+        try:
+            found = self._run(small, training=False)
+            self._run(small, training=True)
+        except Exception as error:
+            text = str(error).strip().splitlines() or [type(error).__name__]
+            return f"its code needs all channels{source_of_exception(error)}: {text[0]}"
         scale = expected.abs().max().clamp(min=1e-12)
-        if found.shape == expected.shape and bool((found - expected).abs().max() <= 1e-6 * scale):
+        if found.shape == expected.shape and bool((found - expected).abs().max() <= _CLOSE * scale):
             return None
         return "its channels are used by their number somewhere in forward()"
 
+    def _masked(self, keep: Tensor) -> Tensor:
+        """The scores of the full network with all that is removed set to zero, or an error if the model cannot give any."""
+        masked = dict(self.tensors)
+        for name in self.tensors.keys() - self.positive:  # a variance of zero would be no variance
+            mask = self.channels.mask(name, keep)
+            mask = mask[:1] if name.startswith(f"{self.channels.head}.") else mask  # which has other rows here
+            masked[name] = torch.where(mask, self.tensors[name], 0)
+        try:
+            trained = self._run(masked, training=True)
+            found = self._run(masked, training=False)
+        except Exception as error:
+            text = str(error).strip().splitlines() or [type(error).__name__]
+            raise UnsupportedModelError(
+                f"The model does not run{source_of_exception(error)}: {type(error).__name__}: {text[0]}\n"
+                "It must run in training and in eval mode, for two examples, and with a head for any number of classes."
+            ) from error
+        for result, mode in ((found, "eval"), (trained, "training")):
+            if not isinstance(result, Tensor):
+                raise UnsupportedModelError(
+                    f"In {mode} mode forward() returns a {type(result).__name__}; a classifier returns its scores alone."
+                )
+        return found
 
-class _PlainNorm(nn.Module):
-    """Stands in for a norm over channels: its affine map alone."""
-
-    def __init__(self, norm: Any):
-        super().__init__()
-        self.weight, self.bias = norm.weight, getattr(norm, "bias", None)
-        self.last = not isinstance(norm, nn.GroupNorm)
-
-    def forward(self, x: Tensor) -> Tensor:
-        shape = self.weight.shape if self.last else (-1, *[1] * (x.dim() - 2))
-        x = x * self.weight.reshape(shape)
-        return x if self.bias is None else x + self.bias.reshape(shape)
+    def _run(self, tensors: Tensors, training: bool) -> Any:
+        network = rebuild(self.module, tensors)
+        network.train(training)
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), _PlainNorms():
+            return network(self.input.clone())
 
 
-def _with_plain_norms(module: nn.Module) -> nn.Module:
-    for parent in list(module.modules()):
-        for name, child in parent.named_children():
-            if isinstance(child, _AVERAGING) and child.weight is not None:
-                setattr(parent, name, _PlainNorm(child))
-    return module
+class _PlainNorms(TorchFunctionMode):
+    """Leaves of norms over channels, which rightly differ with fewer channels, their affine maps alone."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        names: dict[Any, tuple[str, ...]] = {
+            F.layer_norm: ("input", "normalized_shape", "weight", "bias"),
+            F.rms_norm: ("input", "normalized_shape", "weight"),
+            F.group_norm: ("input", "num_groups", "weight", "bias"),
+        }
+        if func not in names:
+            return func(*args, **(kwargs or {}))
+        given = dict(zip(names[func], args)) | (kwargs or {})
+        x, weight, bias = given["input"], given.get("weight"), given.get("bias")
+        for tensor, apply in ((weight, torch.mul), (bias, torch.add)):
+            if tensor is not None:
+                x = apply(x, tensor.reshape(-1, *[1] * (x.dim() - 2)) if func is F.group_norm else tensor)
+        return x

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import fnmatch
 import os
 import re
@@ -19,7 +20,7 @@ def export(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
     probe = example[:1].repeat(2, *[1] * (example.dim() - 1))
     try:
         with torch.no_grad():
-            return torch.export.export(model, (probe,))
+            return torch.export.export(copy.deepcopy(model), (probe,))  # what forward() stores in itself stays in the copy
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         text = lines[0] if lines else "no reason given"
@@ -42,9 +43,14 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatch.fnmatchcase(parent, pattern) for pattern in patterns for parent in parents)
 
 
-def layer_of(tensor: str) -> str:
-    """The dotted name of the layer that a tensor belongs to, such as `conv1` for `conv1.weight`."""
-    return tensor.rpartition(".")[0] or tensor
+def layer_of(weight: str) -> str:
+    """The dotted name of the layer that a weight makes: `conv1` for `conv1.weight`; a loose parameter has its own name."""
+    return weight.removesuffix(".weight")
+
+
+def module_of(tensor: str) -> str:
+    """The dotted name of the module that holds a tensor."""
+    return tensor.rpartition(".")[0]
 
 
 def layers_of(node: Node) -> list[tuple[str, str]]:

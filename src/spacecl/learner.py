@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from . import store
-from .blueprint import ask
+from .blueprint import ask, rebuild, tensors_of
 from .channels import Channels
 from .core import Core
 from .door import admit
@@ -66,9 +66,11 @@ class Learner:
     ):
         """Check the model and the method against each other; the model itself is copied and never changed.
 
-        `head` is the dotted name of the classifier (default: the last Linear layer); each task gets one of its own.
-        Layers in `shared`, by name or pattern, are learned with the first task and then fixed. `fabric` sets devices,
-        precision and processes; `progress` shows or hides progress bars (default: shown on a terminal).
+        `head` is the dotted name of the classifier (default: the Linear layer whose output the model returns); each
+        task gets one of its own. Layers in `shared`, by name or pattern, have no width of their own: they are learned
+        with the first task and then fixed, but for weights on channels that later tasks add; norms are each task's own
+        all the same. `fabric` sets devices, precision and processes; `progress` shows or hides progress bars (default:
+        shown on a terminal).
         """
         self._method: Method = SPACE() if method is None else method
         self._core = Core.empty(admit(model, example_input, head, shared))
@@ -76,7 +78,7 @@ class Learner:
         self._records: dict[str, TaskRecord] = {}
         self._networks: dict[str, nn.Module] = {}
         self._fabric = fabric
-        self.seed, self.progress = seed, progress
+        self.seed, self.progress = int(seed) % 2**40, progress
 
     # -- what it knows --------------------------------------------------------------------------------------------
 
@@ -130,20 +132,24 @@ class Learner:
         self, task: Task, recipe: Recipe | None, learn: Callable[[Core, Job], tuple[Core, dict[str, Any]]]
     ) -> TaskRecord:
         """Check a task's data, learn it in some way and, when all is done, take over what came of it."""
+        if not isinstance(task, Task):
+            raise DataError(f"learn() takes a Task, such as Task('name', (x, y)); got a {type(task).__name__}.")
         if task.name in self._records:
             raise TaskError(f"A task named {task.name!r} has been learned already. Give this one another name.")
         number = len(self._records)
         seed = 1_000_003 * self.seed + 1009 * number
-        train, valid, classes = prepare(task, self._core.blueprint.example, torch.Generator().manual_seed(seed))
         trainer = Trainer(self.fabric, recipe or Recipe(), seed, f"{task.name}:", self.progress)
         with _randomness(seed):
+            train, valid, classes = prepare(task, self._core.blueprint.example, torch.Generator().manual_seed(seed))
+            torch.manual_seed(seed)  # however much was drawn while the data was read
             core, found = learn(self._core, Job(task.name, train, valid, classes, trainer))
-        network = core.network(number).to(self.fabric.device)
+            network = core.network(number).to(self.fabric.device)
+            accuracy = evaluate(network, valid, self.fabric)
         record = TaskRecord(
             name=task.name,
             classes=classes,
             class_names=task.class_names,
-            accuracy=evaluate(network, valid, self.fabric),
+            accuracy=accuracy,
             digest=core.digest(number),
             widths=core.channels.widths(core.keep(number)),
             parameters=sum(parameter.numel() for parameter in network.parameters()),
@@ -185,10 +191,14 @@ class Learner:
 
     def evaluate(self, data: Source, task: str) -> float:
         """The share of some labelled data that a task's network gets right."""
-        checked = Data(data, f"Task {task!r}, data")
-        network = self._network(task)
-        checked.check(self._core.blueprint.example)
-        return evaluate(network, checked, self.fabric)
+        network, checked = self._network(task), Data(data, f"Task {task!r}, data")
+        with _randomness(self.seed):
+            largest, classes = checked.check(self._core.blueprint.example, least=1), self._records[task].classes
+            if largest >= classes:
+                raise DataError(
+                    f"Task {task!r}, data: the label {largest} is outside its {classes} classes, 0 to {classes - 1}."
+                )
+            return evaluate(network, checked, self.fabric)
 
     def subnet(self, task: str) -> nn.Module:
         """A task's network as a plain, physically small module of its own, in eval mode."""
@@ -230,24 +240,41 @@ class Learner:
             "units": [len(group.units) for group in core.channels.groups],
             "fingerprint": core.channels.fingerprint(),
             "operations": list(core.channels.operations),
-            "shapes": {name: list(tensor.shape) for name, tensor in blueprint.tensors().items()},
+            "tensors": _described(blueprint.module),
             "tasks": [record.to_json() for record in self._records.values()],
         }
         files = {f"task {number}": own for number, own in enumerate(core.own)}
         common = {f"core.{name}": tensor for name, tensor in core.tensors.items()}
+        given = blueprint.tensors()
+        needed = given.keys() - (blueprint.drawn() if core.own else set())  # what later tasks begin with
+        common |= {f"given.{name}": given[name] for name in needed}
         if self.fabric.is_global_zero:
             store.save(folder, body, {"core": common | {"adopted": core.adopted, "example": blueprint.example}, **files})
         self.fabric.barrier()
 
     @classmethod
     def load(
-        cls, folder: str | os.PathLike[str], model: nn.Module, *, fabric: Fabric | None = None, progress: bool | None = None
+        cls,
+        folder: str | os.PathLike[str],
+        model: nn.Module,
+        *,
+        method: Method | None = None,
+        fabric: Fabric | None = None,
+        progress: bool | None = None,
     ) -> Learner:
-        """Read a learner back. `model` is one of the same architecture; its own weights do not matter."""
+        """Read a learner back. `model` is one of the same architecture; its own weights do not matter.
+
+        `method` is needed only where it is one of your own.
+        """
         body, files = store.load(folder)
-        _compare_shapes(body["shapes"], model, folder)
-        tensors, options = files["core"], body["method"]["options"]
-        method = METHODS[body["method"]["name"]](**options)
+        _compare_tensors(body["tensors"], model, folder)
+        tensors, name = files["core"], body["method"]["name"]
+        if method is None and name not in METHODS:
+            raise StoreError(
+                f"{folder} was saved with the method {name}, which is not one of spacecl's. Give it with method=..."
+            )
+        method = method or METHODS[name](**body["method"]["options"])
+        model = rebuild(model, {n.removeprefix("given."): t for n, t in tensors.items() if n.startswith("given.")})
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SpaceWarning)  # said when the learner was made
             learner = cls(
@@ -318,13 +345,14 @@ def compress(
     return learner.subnet("model"), record
 
 
-def _compare_shapes(saved: Mapping[str, list[int]], model: nn.Module, folder: object) -> None:
-    given = {name: list(tensor.shape) for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
-    wrong = [
-        f"{name} is {saved[name]} there and {given[name]} here"
-        for name in saved.keys() & given.keys()
-        if saved[name] != given[name]
-    ]
+def _described(model: nn.Module) -> dict[str, str]:
+    """Every tensor of a model as text, such as `float32 [8, 3, 3, 3]`."""
+    return {name: f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)}" for name, t in tensors_of(model).items()}
+
+
+def _compare_tensors(saved: Mapping[str, str], model: nn.Module, folder: object) -> None:
+    given = _described(model)
+    wrong = [f"{n} is {saved[n]} there and {given[n]} here" for n in saved.keys() & given.keys() if saved[n] != given[n]]
     wrong += [f"{name} is missing here" for name in saved.keys() - given.keys()]
     wrong += [f"{name} is missing there" for name in given.keys() - saved.keys()]
     if wrong:

@@ -81,9 +81,9 @@ class _Watch(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if func in _READS:
-            for place, moments in self.watched.get(id(args[1]), ()):
-                activation = args[0] if place.side == "input" else result
-                moments.update(rows_at(place, activation))
+            given = dict(zip(("input", "weight"), args)) | (kwargs or {})
+            for place, moments in self.watched.get(id(given["weight"]), ()):
+                moments.update(rows_at(place, given["input"] if place.side == "input" else result))
         return result
 
 

@@ -22,12 +22,14 @@ _RULES: dict[str, Rule] = {}
 
 _POOL = re.compile(r"(?:(?:adaptive_)?(?:max|avg)_pool|upsample_\w+?|(?:reflection|replication)_pad)([123])d(?:_with_indices)?")
 _NEW = re.compile(r"new_\w+|zeros|ones|full|arange|empty|eye|linspace|scalar_tensor|tensor|_assert\w*|sym_\w+")
-_UNTAGGED = ("hardswish", "log_sigmoid", "divide", "multiply", "subtract", "special_expit", "absolute", "negative")
+_UNTAGGED = ("where", "hardswish", "log_sigmoid", "divide", "multiply", "subtract", "special_expit", "absolute", "negative")
 
 
-def walk(model: nn.Module, example: Tensor, head: str, shared: Sequence[str] = ()) -> Owners:
+def walk(model: nn.Module, example: Tensor, head: str | None = None, shared: Sequence[str] = ()) -> Owners:
     """Push owner ids through a model and return what they met; all layers that cannot be served are named in one error."""
-    return Walk(export(model, example), head, shared, apply).run()
+    first: dict[int, str] = {}
+    aliases = {n: first.setdefault(id(p), n) for n, p in model.named_parameters(remove_duplicate=False)}
+    return Walk(export(model, example), head, shared, aliases, apply).run()
 
 
 def apply(walk: Walk, node: Node, name: str, arguments: Arguments) -> Any:
@@ -63,8 +65,8 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 
 @rule("permute", "transpose", "t", "squeeze", "unsqueeze", "flatten", "ravel", "movedim", "moveaxis", "swapaxes", "swapdims")
-@rule("expand", "expand_as", "repeat", "repeat_interleave", "cat", "concat", "stack", "hstack", "vstack", "roll", "flip")
-@rule("pixel_shuffle", "pixel_unshuffle", "channel_shuffle")
+@rule("expand", "expand_as", "repeat", "tile", "repeat_interleave", "cat", "concat", "hstack", "vstack", "roll", "flip")
+@rule("pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "mT", "numpy_T", "rot90")
 def same_operation(walk: Walk, node: Node, arguments: Arguments) -> Any:
     keywords = {key: walk.ids(value) for key, value in node.kwargs.items()}
     result = node.target(*[walk.ids(argument) for argument in node.args], **keywords)  # type: ignore[operator]
@@ -77,11 +79,21 @@ def unchanged(walk: Walk, node: Node, arguments: Arguments) -> Any:
     return walk.ids(node.args[0])
 
 
+@rule("stack")
+def stack(walk: Walk, node: Node, arguments: Arguments) -> Tensor:
+    """What is stacked has one shape: it belongs together, element by element."""
+    parts = walk.ids(node.args[0])
+    for part in parts[1:]:
+        walk.tie(part, parts[0])
+    return same_operation(walk, node, arguments)
+
+
 @rule("view", "reshape", "unflatten", "_unsafe_view", "view_as", "reshape_as")
 def divide(walk: Walk, node: Node, arguments: Arguments) -> Tensor:
     """A dimension divided into (lanes, channels): channels at the same place in all lanes belong together."""
-    before, after = walk.ids(node.args[0]), same_operation(walk, node, arguments)
-    source, target = list(before.shape), list(after.shape)
+    before, shape = walk.ids(node.args[0]), tuple(node.meta["val"].shape)
+    after = before.reshape(shape)  # ids may lie in memory otherwise than the values, which a view could not take
+    source, target = list(before.shape), list(shape)
     i = j = 0
     while i < len(source) and j < len(target):
         size_in, size_out, parts = source[i], target[j], [j]
@@ -117,9 +129,17 @@ def take(walk: Walk, node: Node, arguments: Arguments) -> Tensor:
 
 @rule("pad", "constant_pad_nd")
 def pad(walk: Walk, node: Node, arguments: Arguments) -> Any:
+    """Space around a channel belongs to the channel; channels added by padding belong to nobody."""
     if arguments.get("mode", "constant") != "constant":
         return resample(walk, node, len(arguments["pad"]) // 2)
-    return nn.functional.pad(walk.ids(node.args[0]), list(arguments["pad"]), value=NOBODY)
+    ids, amounts = walk.ids(node.args[0]), list(arguments["pad"])
+    for dim, (before, after) in enumerate(zip(amounts[::2], amounts[1::2]), start=1):
+        first = ids.narrow(-dim, 0, 1)
+        if bool((ids == first).all()):
+            ids = first.expand([s + before + after if d == ids.dim() - dim else s for d, s in enumerate(ids.shape)])
+        else:
+            ids = nn.functional.pad(ids, [0, 0] * (dim - 1) + [before, after], value=NOBODY)
+    return ids
 
 
 def resample(walk: Walk, node: Node, spatial: int) -> Any:
@@ -146,7 +166,8 @@ def pointwise(walk: Walk, node: Node, arguments: list[Tensor]) -> Tensor:
     shape = full[0].shape
     result = torch.full(shape, NOBODY)
     for index, ids in enumerate(arguments):
-        sizes = (1,) * (len(shape) - ids.dim()) + tuple(ids.shape)
+        own = [1 if stride == 0 else size for size, stride in zip(ids.shape, ids.stride())]  # what was expanded counts as one
+        sizes = [1] * (len(shape) - ids.dim()) + own
         others = [other for k, other in enumerate(full) if k != index]
         varying = [d for d in range(len(shape)) if any(bool((o != o.narrow(d, 0, 1)).any()) for o in others)]
         if any(sizes[d] == 1 for d in varying):
@@ -215,7 +236,8 @@ def read(walk: Walk, node: Node, arguments: Arguments, dim: int) -> Tensor:
     walk.found.readers[name] = dim
     bias_name = walk.own(bias, 0, torch.arange(*walk.found.made[name]))
     if bias_name is not None:
-        walk.found.biases[name] = bias_name
+        known = walk.found.biases.setdefault(name, [])
+        known += [bias_name] if bias_name not in known else []
     return result
 
 

@@ -40,8 +40,9 @@ class Owners:
     pins: dict[int, str | None] = field(default_factory=dict)  # id -> why it stays; None where the user asked for it
     norms: set[str] = field(default_factory=set)  # tensors of norm layers
     readers: dict[str, int] = field(default_factory=dict)  # weight that mixes channels -> the channel dimension of its input
-    biases: dict[str, str] = field(default_factory=dict)  # weight -> bias of the same layer
+    biases: dict[str, list[str]] = field(default_factory=dict)  # weight -> biases of the layers that use it
     operations: list[str] = field(default_factory=list)  # what the model does, in order
+    head: str = ""  # the layer whose output the model returns
     units: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # id -> the number of its unit
 
 
@@ -56,9 +57,16 @@ class Attribute:
 class Walk:
     """One walk through an exported graph, with the ids of every value met so far."""
 
-    def __init__(self, exported: torch.export.ExportedProgram, head: str, shared: Sequence[str], rules: Rules):
-        self.exported, self.head, self.shared, self.rules = exported, head, shared, rules
-        self.found = Owners()
+    def __init__(
+        self,
+        exported: torch.export.ExportedProgram,
+        head: str | None,
+        shared: Sequence[str],
+        aliases: Mapping[str, str],
+        rules: Rules,
+    ):
+        self.exported, self.shared, self.aliases, self.rules = exported, shared, aliases, rules
+        self.found = Owners(head=head or "")
         self.values: dict[Node, Any] = {}
         self.problems: list[str] = []  # what no option can mend
         self.doubts: list[tuple[Node, str, list[Tensor]]] = []  # operations that need these ids to stay whole
@@ -72,7 +80,8 @@ class Walk:
         for node in self.exported.graph.nodes:
             value = node.meta.get("val")
             if node.op == "placeholder" and node.name in names:
-                self.values[node] = Attribute(names[node.name], tuple(value.shape))
+                name = names[node.name]
+                self.values[node] = Attribute(self.aliases.get(name, name), tuple(value.shape))
             elif node.op == "call_function":
                 self.values[node] = self._call(node)
             elif node.op == "output":
@@ -172,8 +181,11 @@ class Walk:
             self.found.made[name] = (self.found.count, self.found.count + size)
             self.fresh(size)
         ids = torch.arange(*self.found.made[name])
+        if len(ids) != size:
+            self.problem(node, f"its weight {name} serves another layer in another way; give it one of its own")
+            return self.nobody(node.meta["val"])
         self.own(weight, dim, ids)
-        if matches(layer_of(name), self.shared) or layer_of(name) == self.head:
+        if matches(layer_of(name), self.shared):
             self.pin(ids, None)
         return spread_along(ids, out, shape)
 
@@ -200,11 +212,12 @@ class Walk:
         if schema is None:
             if getattr(node.target, "__name__", "") == "getitem":
                 return self.values[node.args[0]][node.args[1]]  # type: ignore[index]
-            return self.unknown(node, f"unknown construct {getattr(node.target, '__name__', node.target)}")
+            self.problem(node, f"{getattr(node.target, '__name__', node.target)} inside forward(); move it out of the model")
+            return self.nobody(node.meta.get("val"))
         name = schema.name.split("::")[1]
         arguments = {argument.name: argument.default_value for argument in schema.arguments if argument.has_default_value()}
         arguments |= dict(zip((argument.name for argument in schema.arguments), node.args)) | dict(node.kwargs)
-        self.found.operations.append(name)
+        self.found.operations.append(f"{name}{torch.fx.node.map_arg((node.args, node.kwargs), lambda _: '')}")
         result = self.rules(self, node, name.removesuffix("_"), arguments)
         changed = node.args[0] if schema.is_mutable and node.args else None
         if isinstance(changed, Node) and isinstance(result, Tensor):
@@ -219,11 +232,12 @@ class Walk:
         pairs = torch.cat(self.found.ties, 1).numpy() if self.found.ties else np.zeros((2, 0), dtype=np.int64)
         graph = coo_array((np.ones(pairs.shape[1], dtype=np.int8), (pairs[0], pairs[1])), shape=(self.found.count,) * 2)
         self.found.units = connected_components(graph, directed=False)[1]
+        self.channels = {unit for made in self.found.made.values() for unit in self.found.units[slice(*made)].tolist()}
         for left, right, ids, reason in self.suspects:
             if bool((self.found.units[left] != self.found.units[right]).any()):
                 self.pin(ids, reason)
         for before, after, reason in self.slices:
-            if self._units(before) - self._units(after):
+            if (self._units(before) - self._units(after)) & self.channels:
                 self.pin(before, reason)
 
     def _units(self, ids: Tensor) -> set[int]:
@@ -234,13 +248,14 @@ class Walk:
         whole = set(self.found.units[list(self.found.pins)].tolist())
         lines, share = list(self.problems), []
         for node, why, arriving in self.doubts:
-            units = self._units(torch.cat([item.flatten() for item in arriving])) - whole
+            units = self._units(torch.cat([item.flatten() for item in arriving])) & self.channels - whole
             if units:
                 lines.append(f"{place_of(node)}: {why}{source_of(node)}")
                 path = (layers_of(node) or [("", "")])[-1][0]
                 feeding = [layer_of(w) for w, r in self.found.made.items() if units & self._units(torch.arange(*r))]
                 share += [path] if path else feeding
         if lines:
+            lines = list(dict.fromkeys(lines))
             count = "1 layer" if len(lines) == 1 else f"{len(lines)} layers"
             text = "\n".join(f"  {line}" for line in lines)
             names = ", ".join(f'"{name}"' for name in dict.fromkeys(share))
@@ -248,16 +263,21 @@ class Walk:
             raise UnsupportedModelError(f"{count} of the model cannot be served:\n{text}{advice}")
 
     def _check_output(self, node: Node) -> None:
+        """The model returns its head's output and nothing else; where no head was named, that tells which it is."""
         results: Any = node.args[0]
-        made = self.found.made.get(f"{self.head}.weight")
-        if made is None:
-            self.problems.append(f"{self.head}: forward() does not use this head as a linear layer")
-        elif len(results) != 1:
+        if len(results) != 1:
             self.problems.append(f"forward(): returns {len(results)} values; a classifier returns its head's output alone")
-        else:
-            ids = self.ids(results[0])
-            if ids.dim() != 2 or not torch.equal(ids[0], torch.arange(*made)):
-                self.problems.append(f"forward(): does not return the output of its head {self.head!r}, a row per example")
+            return
+        ids = self.ids(results[0])
+        returned = [w for w, made in self.found.made.items() if ids.dim() == 2 and torch.equal(ids[0], torch.arange(*made))]
+        named = self.found.head
+        if not returned or named not in ("", layer_of(returned[0])):
+            what = f"its head {named!r}" if named else "a linear layer"
+            more = f"; head={layer_of(returned[0])!r} would do" if returned else ""
+            self.problems.append(f"forward(): does not return the output of {what}, a row of scores per example{more}")
+            return
+        self.found.head = layer_of(returned[0])
+        self.pin(ids, None)
 
 
 def spread_along(ids: Tensor, dim: int, shape: tuple[int, ...]) -> Tensor:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from .errors import DataError
+
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
@@ -22,10 +24,12 @@ def summed(fabric: Fabric, tensor: Tensor) -> Tensor:
 
 
 def shards(batches: Iterator[tuple[Tensor, Tensor]], fabric: Fabric) -> Iterator[tuple[Tensor, Tensor]]:
-    """This process's rows of every batch, on its device; a last row alone is left out, since BatchNorm cannot take it."""
-    world, first = fabric.world_size, True
+    """This process's rows of every batch, on its device. A short last batch that leaves a process one row is left out."""
+    world, usual = fabric.world_size, 0
     for x, y in batches:
-        if first or len(x) >= 2 * world:
+        usual = usual or len(x)
+        if usual < world:
+            raise DataError(f"A batch of {len(x)} cannot be shared by {world} processes. Use a larger batch size.")
+        if len(x) == usual or len(x) >= 2 * world:
             x, y = x[fabric.global_rank :: world], y[fabric.global_rank :: world]
             yield x.to(fabric.device, non_blocking=True), y.to(fabric.device, torch.int64, non_blocking=True)
-        first = False

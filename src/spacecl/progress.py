@@ -27,7 +27,8 @@ def track(title: str, steps: int, show: bool | None = None) -> Iterator[Tell]:
         TextColumn("{task.fields[text]}"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=console.is_terminal) as progress:
         bar = progress.add_task(title, total=steps, text="")
 
         def tell(epoch: str, loss: SupportsFloat, accuracy: float) -> None:

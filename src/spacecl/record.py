@@ -33,7 +33,7 @@ class TaskRecord:
     widths: Mapping[str, int]  # output channels that the task's network has in each layer
     parameters: int  # of the task's network, its head included
     size: float  # of all networks so far, as a share of the full backbone
-    explained: Mapping[str, float] = field(default_factory=dict)  # share of the residual's variance by core and new filters
+    explained: Mapping[str, float] = field(default_factory=dict)  # share of the residual's variance, as the threshold has it
     core_ratio: Mapping[str, float] = field(default_factory=dict)  # share of it by the core alone
     samples: Mapping[str, int] = field(default_factory=dict)  # rows that the analysis of each layer rests on
     full: tuple[str, ...] = ()  # layers that had no free channel left when the task began

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import safetensors
 import safetensors.torch
 from torch import Tensor
 
@@ -20,13 +21,14 @@ from .errors import StoreError
 
 FORMAT = 1
 MANIFEST = "spacecl.json"
+TEMPORARY = ".spacecl-tmp"
 
 
 def save(folder: str | os.PathLike[str], body: Mapping[str, Any], files: Mapping[str, Mapping[str, Tensor]]) -> None:
     """Write named sets of tensors and a JSON body as the new content of a folder."""
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
-    listed = {}
+    stale, listed = _listed(path), {}
     for name, tensors in files.items():
         data = safetensors.torch.save({key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()})
         digest = hashlib.sha256(data).hexdigest()
@@ -37,9 +39,10 @@ def save(folder: str | os.PathLike[str], body: Mapping[str, Any], files: Mapping
     content = {"format": FORMAT, **body, "files": listed}
     text = json.dumps({"sha256": _checksum(content), "content": content}, indent=1)
     _replace(path / MANIFEST, text.encode())
-    for file in path.glob("*.safetensors"):  # of versions before
-        if file.name not in {entry["file"] for entry in listed.values()}:
-            file.unlink(missing_ok=True)
+    for unused in stale - {entry["file"] for entry in listed.values()}:
+        (path / unused).unlink(missing_ok=True)
+    for left in path.glob(f".*{TEMPORARY}"):  # by a save that was killed
+        left.unlink(missing_ok=True)
 
 
 def load(folder: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
@@ -65,12 +68,24 @@ def _read(file: Path, entry: Mapping[str, Any], name: str) -> dict[str, Tensor]:
         raise StoreError(f"{file} ({name}) is missing. Restore it from a copy.")
     data = file.read_bytes()
     if len(data) != entry["bytes"]:
-        raise StoreError(f"{file} ({name}) is truncated: {len(data)} of {entry['bytes']} bytes. Restore it from a copy.")
+        how = "truncated" if len(data) < entry["bytes"] else "too long"
+        raise StoreError(f"{file} ({name}) is {how}: {len(data)} bytes instead of {entry['bytes']}. Restore it from a copy.")
     if hashlib.sha256(data).hexdigest() != entry["sha256"]:
         raise StoreError(
             f"{file} ({name}) was changed after it was written: its checksum does not match. Restore it from a copy."
         )
-    return safetensors.torch.load(data)
+    try:
+        return safetensors.torch.load(data)
+    except safetensors.SafetensorError as error:
+        raise StoreError(f"{file} ({name}) is not a safetensors file: {error}. Restore it from a copy.") from error
+
+
+def _listed(path: Path) -> set[str]:
+    """The files of the version that a folder holds now, if it holds one."""
+    try:
+        return {entry["file"] for entry in json.loads((path / MANIFEST).read_bytes())["content"]["files"].values()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return set()
 
 
 def _checksum(content: Mapping[str, Any]) -> str:
@@ -79,7 +94,7 @@ def _checksum(content: Mapping[str, Any]) -> str:
 
 def _replace(file: Path, data: bytes) -> None:
     """Write a file under another name, make sure that it is on the disk, and put it in place in one step."""
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    temporary = file.with_name(f".{file.name}.{os.getpid()}{TEMPORARY}")
     try:
         with open(temporary, "wb") as stream:
             stream.write(data)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from .errors import DataError
 
@@ -37,18 +38,18 @@ class Task:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
             raise DataError(f"A task needs a name, as text; got {self.name!r}.")
-        if self.classes is not None and self.class_count(0) < 1:
+        if isinstance(self.classes, str) or (self.classes is not None and self.class_count(0) < 1):
             raise DataError(f"Task {self.name!r}: classes={self.classes!r} leaves no class to tell apart.")
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
-        return None if self.classes is None or isinstance(self.classes, int) else tuple(self.classes)
+        return None if self.classes is None or isinstance(self.classes, Integral) else tuple(self.classes)  # type: ignore[arg-type]
 
     def class_count(self, largest: int) -> int:
         """How many classes the task has, given the largest label in its data."""
         if self.classes is None:
             return largest + 1
-        return self.classes if isinstance(self.classes, int) else len(self.classes)
+        return int(self.classes) if isinstance(self.classes, Integral) else len(self.classes)  # type: ignore[arg-type]
 
 
 class Data:
@@ -61,12 +62,15 @@ class Data:
         self.dataset: Dataset | None = None
         if isinstance(source, TensorDataset) and len(source.tensors) == 2:
             source = source.tensors  # type: ignore[assignment]
+        kind = source.dataset if isinstance(source, DataLoader) else source
+        if isinstance(kind, IterableDataset):
+            raise DataError(f"{what}: a dataset that can only be iterated cannot be used. Give one that can be indexed.")
         if isinstance(source, DataLoader):
             self.loader = source
         elif isinstance(source, Dataset):
             self.dataset = source
         elif isinstance(source, (tuple, list)) and len(source) == 2:
-            self.tensors = torch.as_tensor(source[0]), torch.as_tensor(source[1])
+            self.tensors = _tensor(source[0], f"{what}: the inputs").detach(), _tensor(source[1], f"{what}: the labels")
         else:
             raise DataError(f"{what}: expected a pair (x, y), a Dataset or a DataLoader; got {type(source).__name__}.")
 
@@ -84,6 +88,8 @@ class Data:
             yield from self.loader
             return
         count = len(self)
+        if not count:
+            return
         indices = torch.arange(count) if order is None else torch.randperm(count, generator=order)
         if self.tensors is not None:
             x, y = self.tensors
@@ -110,21 +116,33 @@ class Data:
             rest, part = (Data(Subset(self.dataset, i.tolist()), self.what) for i in parts)  # type: ignore[arg-type]
         return rest, part
 
-    def check(self, example: Tensor) -> int:
-        """Look at every example once; raise all that is wrong with them, or return the largest label."""
-        if self.tensors is not None and len(self.tensors[0]) != len(self.tensors[1]):
-            raise DataError(f"{self.what}: {len(self.tensors[0])} inputs but {len(self.tensors[1])} labels.")
-        if len(self) < 2:
-            raise DataError(f"{self.what}: {len(self)} examples; at least two are needed.")
-        largest, lowest = -1, 0
-        for x, y in self.batches(4096):
-            problem = _problem(x, y, example)
+    def check(self, example: Tensor, least: int = 2) -> int:
+        """Look at every example once; raise what is wrong with them, or return the largest label."""
+        if self.tensors is not None and (self.tensors[1].dim() != 1 or len(self.tensors[0]) != len(self.tensors[1])):
+            shape = tuple(self.tensors[1].shape)
+            raise DataError(
+                f"{self.what}: {len(self.tensors[0])} inputs, but labels of shape {shape}; give one label per input."
+            )
+        largest, lowest, seen = -1, 0, 0
+        for x, y in self._readable(self.batches(4096)):
+            problem = _problem(x, y, example, seen)
             if problem:
                 raise DataError(f"{self.what}: {problem}")
-            largest, lowest = max(largest, int(y.max())), min(lowest, int(y.min()))
+            y = y.to(torch.int64)
+            largest, lowest, seen = max(largest, int(y.max())), min(lowest, int(y.min())), seen + len(y)
+        if seen < least:
+            raise DataError(f"{self.what}: {seen} examples; at least {least} are needed.")
         if lowest < 0:
             raise DataError(f"{self.what}: the label {lowest} is negative; labels count from 0.")
         return largest
+
+    def _readable(self, batches: Iterator[Any]) -> Iterator[Batch]:
+        """Batches that are pairs; what the user's own dataset raises while it is read is left as it is."""
+        for batch in batches:
+            if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+                count = f"{len(batch)} values" if isinstance(batch, (tuple, list)) else f"a {type(batch).__name__}"
+                raise DataError(f"{self.what}: a batch holds {count}; expected a pair (x, y).")
+            yield batch[0], batch[1]
 
 
 def prepare(task: Task, example: Tensor, generator: torch.Generator) -> tuple[Data, Data, int]:
@@ -134,8 +152,10 @@ def prepare(task: Task, example: Tensor, generator: torch.Generator) -> tuple[Da
     largest = train.check(example)
     if valid is None:
         train, valid = train.split(0.1, generator)
+        if len(train) < 2:
+            raise DataError(f"Task {task.name!r}: {len(train)} examples are left to train on. Give more, or validation data.")
     else:
-        largest = max(largest, valid.check(example))
+        largest = max(largest, valid.check(example, least=1))
     classes = task.class_count(largest)
     if largest >= classes:
         raise DataError(
@@ -145,8 +165,8 @@ def prepare(task: Task, example: Tensor, generator: torch.Generator) -> tuple[Da
     return train, valid, classes
 
 
-def check_input(x: Tensor, example: Tensor) -> str | None:
-    """What is wrong with a batch of inputs for a model that takes `example`, or None."""
+def check_input(x: Tensor, example: Tensor, first: int = 0) -> str | None:
+    """What is wrong with a batch of inputs, rows `first` on, for a model that takes `example`, or None."""
     if not isinstance(x, Tensor):
         return f"inputs must be tensors; got {type(x).__name__}. Convert them, for instance with torch.as_tensor."
     if x.shape[1:] != example.shape[1:]:
@@ -154,13 +174,20 @@ def check_input(x: Tensor, example: Tensor) -> str | None:
     if x.is_floating_point() != example.is_floating_point():
         return f"inputs are {x.dtype}, but the model's example input is {example.dtype}. Convert and scale them."
     if x.is_floating_point() and not bool(torch.isfinite(x).all()):
-        bad = int((~torch.isfinite(x.flatten(1)).all(1)).nonzero()[0])
+        bad = first + int((~torch.isfinite(x.flatten(1)).all(1)).nonzero()[0])
         return f"the input in row {bad} holds NaN or infinite values. Remove or repair it."
     return None
 
 
-def _problem(x: Any, y: Any, example: Tensor) -> str | None:
+def _problem(x: Any, y: Any, example: Tensor, first: int) -> str | None:
     if not isinstance(y, Tensor) or y.is_floating_point() or y.is_complex() or y.dtype == torch.bool or y.dim() != 1:
         shape = f"{y.dtype} of shape {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
         return f"labels must be whole numbers, one per example; got {shape}."
-    return check_input(x, example)
+    return check_input(x, example, first)
+
+
+def _tensor(values: Any, what: str) -> Tensor:
+    try:
+        return torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"{what} cannot be made a tensor: {error}") from error

@@ -51,6 +51,13 @@ class Recipe:
     retrain_milestones: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
+        whole = [
+            name
+            for name in ("epochs", "batch_size", "retrain_epochs")
+            if not isinstance(getattr(self, name), (int, type(None)))
+        ]
+        if whole:
+            raise ConfigError(f"This recipe cannot be used: {', '.join(whole)} must be whole numbers.")
         wrong = [
             f"{name}={value!r} must be {what}"
             for name, value, good, what in (
@@ -119,6 +126,7 @@ class Trainer:
         optimizer = make_optimizer(recipe, module)
         schedule = make_schedule(recipe, optimizer, steps)
         running, stepper = fabric.setup(module, optimizer)
+        dtype = next(module.parameters()).dtype
         order = torch.Generator().manual_seed(self.seed)
         best: tuple[float, dict[str, Tensor]] | None = None
         title = f"{self.title} {phase}".strip()
@@ -128,6 +136,7 @@ class Trainer:
                 started, total, seen = time.perf_counter(), torch.zeros((), device=fabric.device), 0
                 module.train()
                 for x, y in shards(train.batches(recipe.batch_size, order), fabric):
+                    x = x.detach().to(dtype) if x.is_floating_point() else x
                     value = (loss or cross_entropy)(running, x, y)
                     fabric.backward(value)
                     if before_step is not None:
@@ -193,7 +202,8 @@ def make_schedule(recipe: Recipe, optimizer: torch.optim.Optimizer, steps: int) 
     schedules = torch.optim.lr_scheduler
     total = max(1, recipe.epochs * steps)
     if recipe.schedule == "one-cycle":
-        return schedules.OneCycleLR(optimizer, recipe.lr, total_steps=total + 1, pct_start=0.25, cycle_momentum=False)
+        length = max(total + 1, 8)  # shorter ones leave no step for the rise
+        return schedules.OneCycleLR(optimizer, recipe.lr, total_steps=length, pct_start=0.25, cycle_momentum=False)
     if recipe.schedule == "cosine":
         return schedules.CosineAnnealingLR(optimizer, total)
     milestones = [epoch * steps for epoch in recipe.milestones] if recipe.schedule == "steps" else []

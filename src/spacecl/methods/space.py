@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import fnmatch
 import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from ..blueprint import tensors_of
-from ..channels import Channels, Place, Tensors
+from ..channels import Channels, Group, Place
+from ..compensation import compensated
 from ..core import Core
 from ..errors import ConfigError, FullError, SpaceWarning, TrainingError
+from ..graph import matches
 from ..moments import Moments, collect
 from ..record import Job
-from ..spectrum import analyse, pivot, regress
+from ..spectrum import analyse, pivot
 
 Variance = float | Mapping[str, float]
 
@@ -56,17 +58,19 @@ class SPACE:
     forgets: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        named = [("variance", self.variance)]
+        if isinstance(self.task_variance, Mapping):
+            named += [(f"task_variance[{task!r}]", variance) for task, variance in self.task_variance.items()]
+        else:
+            raise ConfigError(f"task_variance={self.task_variance!r} must be a mapping from task names to variances.")
         wrong = [
             f"{name}={getattr(self, name)!r} must be one of {', '.join(values)}"
             for name, values in _CHOICES.items()
             if getattr(self, name) not in values
         ]
-        for name, variance in (
-            ("variance", self.variance),
-            *((f"task_variance[{t!r}]", v) for t, v in self.task_variance.items()),
-        ):
+        for name, variance in named:
             values = list(variance.values()) if isinstance(variance, Mapping) else [variance]
-            wrong += [f"{name}={v!r} must be above 0 and at most 1" for v in values if not 0 < v <= 1]
+            wrong += [f"{name}={v!r} must be a number above 0 and at most 1" for v in values if not _is_share(v)]
         if self.samples is not None and self.samples < 2:
             wrong.append(f"samples={self.samples} must be at least 2")
         if not self.growth > 1:
@@ -89,7 +93,7 @@ class SPACE:
         variance = self.task_variance.get(task, self.variance)
         if not isinstance(variance, Mapping):
             return variance
-        return next(value for pattern, value in variance.items() if fnmatch.fnmatchcase(layer, pattern))
+        return next(value for pattern, value in variance.items() if matches(layer, [pattern]))
 
     def check(self, channels: Channels) -> None:
         """Every pattern matches a layer, and every layer that can be narrowed has a threshold."""
@@ -100,8 +104,8 @@ class SPACE:
             *((f"task_variance[{t!r}]", v) for t, v in self.task_variance.items()),
         ):
             if isinstance(variance, Mapping):
-                lost = [p for p in variance if not fnmatch.filter(channels.layers, p)]
-                bare = [layer for layer in layers if not any(fnmatch.fnmatchcase(layer, p) for p in variance)]
+                lost = [p for p in variance if not any(matches(layer, [p]) for layer in channels.layers)]
+                bare = [layer for layer in layers if not matches(layer, variance)]
                 wrong += [f'{name}: the pattern "{pattern}" matches no layer' for pattern in lost]
                 wrong += [f'{name}: no pattern matches {", ".join(bare)}; add "*" for the rest'] if bare else []
         if wrong:
@@ -129,7 +133,7 @@ class SPACE:
         keep, found = self._select(core, moments, job)
         tensors = core.blueprint.taken(module)
         if self.compensate:
-            tensors = _compensated(channels, tensors, moments, keep, core.committed, held)
+            tensors = compensated(channels, tensors, moments, keep, core.committed, held, core.blueprint.frozen)
         small = core.blueprint.build(channels.gather(tensors, keep))
         clock.stop("analyse")
         narrow = channels.gather(held, keep)
@@ -158,13 +162,14 @@ class SPACE:
         )
         return core
 
+    def _watched(self, channels: Channels, group: Group) -> list[tuple[Place, Tensor]]:
+        """Where a group is measured; one that no layer reads, or puts out, as a whole is watched on the other side."""
+        sides = ("input", "output") if self.activations == "post" else ("output", "input")
+        return [*channels.places(group, sides[0])] or [*channels.places(group, sides[1])]
+
     def _measure(self, channels: Channels, module: nn.Module, job: Job) -> dict[Place, Moments]:
-        places = list(channels.readings)
-        if self.activations == "pre":
-            places = [*channels.outputs, *(places if self.compensate else [])]
-        else:  # a group that no layer reads as a whole is watched where it is put out
-            read = torch.cat([place.units for place in places]) if places else torch.zeros(0)
-            places += [p for p in channels.outputs if not bool(torch.isin(p.units, read).all())]
+        wanted = [place for group in channels.groups for place, _ in self._watched(channels, group)]
+        places = list(dict.fromkeys([*wanted, *(channels.readings if self.compensate else ())]))
         moments = collect(module, places, _examples(job, self.samples or _enough(places)), job.trainer.fabric)
         broken = [place.layer for place, found in moments.items() if not bool(torch.isfinite(found.covariance).all())]
         if broken:
@@ -181,8 +186,7 @@ class SPACE:
         found: dict[str, dict[str, Any]] = {"explained": {}, "core_ratio": {}, "samples": {}}
         few = []
         for group in channels.groups:
-            side = "input" if self.activations == "post" else "output"
-            watched = [*channels.places(group, side)] or [*channels.places(group, "output")]
+            watched = self._watched(channels, group)
             if not watched:  # nothing to measure by
                 keep[group.units] = True
                 continue
@@ -202,9 +206,13 @@ class SPACE:
             chosen = pivot(spectra, count) if self.selection == "pivoted" else range(count)
             keep[residual[list(chosen)]] = True
             for layer in group.layers:
-                found["explained"][layer] = min(spectrum.explained(count) for spectrum in spectra)
-                found["core_ratio"][layer] = min(spectrum.core_ratio for spectrum in spectra) if bool(held.any()) else 0.0
-                found["samples"][layer] = min(counts)
+                values = {
+                    "explained": min(spectrum.explained(count) for spectrum in spectra),
+                    "core_ratio": min(spectrum.core_ratio for spectrum in spectra) if bool(held.any()) else 0.0,
+                    "samples": min(counts),
+                }
+                for key, value in values.items():  # a layer may belong to several groups
+                    found[key][layer] = min(value, found[key].get(layer, value))
             if min(counts) < 5 * len(group.units):
                 few.append(f"{', '.join(group.layers)} ({min(counts)} samples for {len(group.units)} channels)")
         if few:
@@ -215,6 +223,10 @@ class SPACE:
                 stacklevel=6,
             )
         return job.trainer.fabric.broadcast(keep), found
+
+
+def _is_share(value: Any) -> bool:
+    return isinstance(value, Real) and 0 < float(value) <= 1
 
 
 class _Clock:
@@ -261,46 +273,3 @@ def _examples(job: Job, count: int) -> Any:
         seen += len(x)
         if seen >= count:
             return
-
-
-def _compensated(
-    channels: Channels,
-    tensors: Tensors,
-    moments: Mapping[Place, Moments],
-    keep: Tensor,
-    core: Tensor,
-    held: Mapping[str, Tensor],
-) -> Tensors:
-    """Give every reader of removed channels what the kept ones say of them: W_K += W_R M, b += W_R (mu_R - M mu_K).
-
-    Filters of the core may change only on channels newer than they are, and not their bias.
-    """
-    result = dict(tensors)
-    for place in channels.readings:
-        kept = keep[place.units]
-        if bool(kept.all()):
-            continue
-        weight, found = result[place.weight].clone(), moments[place]
-        mean, covariance = found.mean, found.covariance
-        fixed = held.get(place.weight, torch.zeros_like(weight, dtype=torch.bool)).flatten(1).any(1)
-        removed = weight[:, place.columns[:, ~kept]]  # (filters, occurrences, removed, ...)
-        if bool((~fixed).any()):
-            matrix = regress(covariance, ~kept, kept)
-            gain = torch.einsum("for...,rk->fok...", removed[~fixed].double(), matrix).to(weight)
-            free = (~fixed).nonzero()[:, 0]
-            for row, columns in enumerate(place.columns[:, kept]):
-                weight[free[:, None], columns] += gain[:, row]
-            bias = channels.biases.get(place.weight)
-            if bias is not None:
-                offset = mean[~kept] - matrix @ mean[kept]
-                shift = torch.einsum("for...,r->f", removed[~fixed].double(), offset).to(weight)
-                result[bias] = result[bias].clone()
-                result[bias][free] += shift
-        new = kept & ~core[place.units]
-        if bool(fixed.any()) and bool(new.any()) and bool(removed[fixed].any()):
-            second = covariance + torch.outer(mean, mean)
-            gain = torch.einsum("for...,rk->fok...", removed[fixed].double(), regress(second, ~kept, new)).to(weight)
-            for row, columns in enumerate(place.columns[:, new]):
-                weight[fixed.nonzero()[:, 0][:, None], columns] += gain[:, row]
-        result[place.weight] = weight
-    return result
