@@ -54,7 +54,7 @@ class Blueprint:
 
         What no layer knows how to draw, such as loose parameters and buffers, and what the user froze begins as given.
         """
-        given = {name: _repeated(tensor, self.channels.shapes[name]) for name, tensor in self.tensors().items()}
+        given = {name: repeated(tensor, self.channels.shapes[name]) for name, tensor in self.tensors().items()}
         with torch.no_grad():
             module = self.build(given)
             for layer in module.modules():
@@ -122,7 +122,7 @@ def check_head(model: nn.Module, head: str | None) -> None:
         raise ConfigError(f"head={head!r} cannot be the head: its weight serves as {', '.join(names)}. Give it one of its own.")
 
 
-def _repeated(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+def repeated(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
     """A tensor's values over and over, where a dimension has grown."""
     for dim, size in enumerate(shape):
         if tensor.shape[dim] != size:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from .blueprint import Blueprint, rebuild
+from .blueprint import Blueprint, rebuild, repeated
 from .channels import Channels, Tensors, trace
 from .door import check
 from .errors import SpaceError
@@ -54,7 +54,9 @@ class Core:
     def network(self, number: int) -> nn.Module:
         """A task's own small network, in eval mode."""
         small = self.channels.gather(self.tensors, self.keep(number)) | self.own[number]
-        return self.blueprint.build(small).eval()
+        network = self.blueprint.build(small)
+        network.eval()
+        return network
 
     def digest(self, number: int) -> str:
         """A fingerprint of every bit of a task's network."""
@@ -125,9 +127,10 @@ class Core:
             shapes[name] = tuple(
                 size if owner is None else _grown(size, owner, group_of, more) for size, owner in zip(shape, old.dims[name])
             )
-        given = self.blueprint.tensors()
-        blank = {name: torch.zeros(shape, dtype=given[name].dtype) for name, shape in shapes.items()}
-        module, blueprint = rebuild(self.blueprint.module, blank).eval(), self.blueprint
+        blueprint = self.blueprint
+        given = {name: repeated(tensor, shapes[name]) for name, tensor in blueprint.tensors().items()}
+        module = rebuild(blueprint.module, given)
+        module.eval()
         channels = check(module, blueprint.example, trace(module, blueprint.example, blueprint.head, blueprint.shared))
         layers = [group.layers for group in old.groups]
         found = {group.layers: group.units for group in channels.groups}
@@ -138,7 +141,7 @@ class Core:
         kept[units] = True
         adopted = torch.full((channels.units,), FREE)
         adopted[units] = self.adopted
-        tensors = channels.scatter(self.tensors, kept, {name: blank[name] for name in self.tensors})
+        tensors = channels.scatter(self.tensors, kept, {name: torch.zeros_like(given[name]) for name in self.tensors})
         grown = replace(self, blueprint=blueprint.with_channels(channels), tensors=tensors, adopted=adopted)
         if any(grown.digest(number) != self.digest(number) for number in range(len(self.own))):
             raise SpaceError("The network cannot grow: a committed task's weights would not stay where they are.")

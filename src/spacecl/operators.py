@@ -166,8 +166,9 @@ def pointwise(walk: Walk, node: Node, arguments: list[Tensor]) -> Tensor:
     shape = full[0].shape
     result = torch.full(shape, NOBODY)
     for index, ids in enumerate(arguments):
-        own = [1 if stride == 0 else size for size, stride in zip(ids.shape, ids.stride())]  # what was expanded counts as one
-        sizes = [1] * (len(shape) - ids.dim()) + own
+        sizes = [1] * (len(shape) - ids.dim()) + list(ids.shape)
+        if bool((ids == NOBODY).all()):  # what was expanded to the others' size has no size of its own
+            sizes = [1] * (len(shape) - ids.dim()) + [1 if stride == 0 else s for s, stride in zip(ids.shape, ids.stride())]
         others = [other for k, other in enumerate(full) if k != index]
         varying = [d for d in range(len(shape)) if any(bool((o != o.narrow(d, 0, 1)).any()) for o in others)]
         if any(sizes[d] == 1 for d in varying):
