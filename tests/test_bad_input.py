@@ -16,8 +16,8 @@ X, Y = tasks(VECTOR, 1)[0]
 
 
 @pytest.fixture
-def learner(monkeypatch):
-    """A learner with one task, that fails loudly if training starts again."""
+def learner():
+    """A learner with one task, and what it knew then."""
     learner = Learner(chain(), SPACE(variance=0.8), example_input=VECTOR)
     learner.learn(Task("first", (X, Y)), QUICK)
     learner.untouched = learner.verify(), learner.logits(X, "first")

@@ -6,6 +6,7 @@ import copy
 import fnmatch
 import os
 import re
+import warnings
 from collections.abc import Iterable
 
 import torch
@@ -19,7 +20,8 @@ def export(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
     """The model's graph on two copies of the first example, or an error that says where its Python gets in the way."""
     probe = example[:1].repeat(2, *[1] * (example.dim() - 1))
     try:
-        with torch.no_grad():
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what the exporter finds unusual is either served here or refused with a reason
             return torch.export.export(copy.deepcopy(model), (probe,))  # what forward() stores in itself stays in the copy
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -21,6 +21,8 @@ from .graph import layer_of, layers_of, matches, place_of, source_of
 
 NOBODY = -1  # the owner of what no layer's width can change, such as the pixels of the input
 
+_UNOWNED = "its channels meet values that no layer owns"
+
 Arguments = dict[str, Any]
 Rules = Callable[["Walk", Node, str, Arguments], Any]
 
@@ -157,7 +159,7 @@ class Walk:
         columns = ids.movedim(dim, -1).reshape(-1, ids.shape[dim])  # (places, channels)
         best = columns.max(0).values
         self.tie(columns, best)
-        self.pin(best[(columns == NOBODY).any(0)], "its channels meet values that no layer owns")
+        self.pin(best[(columns == NOBODY).any(0)], _UNOWNED)
         return best
 
     def own(self, argument: Any, dim: int, ids: Tensor) -> str | None:
@@ -169,6 +171,7 @@ class Walk:
         before = dims[dim]
         if before is not None:
             self.tie(before, ids)
+            self.pin(torch.where((before >= 0) != (ids >= 0), torch.maximum(before, ids), NOBODY), _UNOWNED)
             ids = torch.where(ids >= 0, ids, before)
         dims[dim] = ids
         return name

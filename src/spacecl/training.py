@@ -182,7 +182,7 @@ def evaluate(module: nn.Module, data: Data, fabric: Fabric, batch_size: int = 25
     counts = torch.zeros(2, dtype=torch.float64)
     for number, (x, y) in enumerate(data.batches(max(batch_size, 256))):
         if number % fabric.world_size == fabric.global_rank:
-            hits = ask(module, x).argmax(1).cpu() == y.cpu()
+            hits = ask(module, x).argmax(1).cpu() == y.to("cpu", torch.int64)
             counts += torch.tensor([float(hits.sum()), float(len(y))], dtype=torch.float64)
     module.train(training)
     counts = summed(fabric, counts)
