@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import spacecl
 from spacecl import SPACE, FineTune, Learner, Recipe, SpaceWarning, Task
-from spacecl.methods.space import hold
+from spacecl.training import hold
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*too few samples.*", "ignore:.*finds no free channel.*")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -168,6 +168,23 @@ class Trainer:
                 if fabric.world_size > 1:  # running statistics are each process's own
                     tensor.copy_(fabric.broadcast(tensor))
         return history
+
+
+def hold(module: nn.Module, held: Mapping[str, Tensor]) -> Hook | None:
+    """A step hook that puts held positions back to what they are now, to the bit, whatever the optimiser did."""
+    saved = {name: tensor.clone() for name, tensor in tensors_of(module).items() if name in held and bool(held[name].any())}
+    if not saved:
+        return None
+    places: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def put_back(module: nn.Module) -> None:
+        if not places:  # only now do the tensors lie where training has moved them
+            found = tensors_of(module)
+            places.extend((found[n], held[n].to(found[n].device), value.to(found[n])) for n, value in saved.items())
+        for tensor, mask, value in places:
+            torch.where(mask, value, tensor, out=tensor)
+
+    return put_back
 
 
 def cross_entropy(module: nn.Module, x: Tensor, y: Tensor) -> Tensor:

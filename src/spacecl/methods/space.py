@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, ClassVar
@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..blueprint import tensors_of
 from ..channels import Channels, Group, Place
 from ..compensation import compensated
 from ..core import Core
@@ -21,6 +20,7 @@ from ..graph import matches
 from ..moments import Moments, collect
 from ..record import Job
 from ..spectrum import analyse, pivot
+from ..training import hold
 
 Variance = float | Mapping[str, float]
 
@@ -58,17 +58,14 @@ class SPACE:
     forgets: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        named = [("variance", self.variance)]
-        if isinstance(self.task_variance, Mapping):
-            named += [(f"task_variance[{task!r}]", variance) for task, variance in self.task_variance.items()]
-        else:
+        if not isinstance(self.task_variance, Mapping):
             raise ConfigError(f"task_variance={self.task_variance!r} must be a mapping from task names to variances.")
         wrong = [
             f"{name}={getattr(self, name)!r} must be one of {', '.join(values)}"
             for name, values in _CHOICES.items()
             if getattr(self, name) not in values
         ]
-        for name, variance in named:
+        for name, variance in self._variances():
             values = list(variance.values()) if isinstance(variance, Mapping) else [variance]
             wrong += [f"{name}={v!r} must be a number above 0 and at most 1" for v in values if not _is_share(v)]
         if self.samples is not None and self.samples < 2:
@@ -77,6 +74,12 @@ class SPACE:
             wrong.append(f"growth={self.growth} must be above 1")
         if wrong:
             raise ConfigError(f"SPACE cannot be used like this: {'; '.join(wrong)}.")
+        object.__setattr__(self, "variance", _plain(self.variance))  # numbers of any library, so that JSON can hold them
+        object.__setattr__(self, "task_variance", {task: _plain(value) for task, value in self.task_variance.items()})
+
+    def _variances(self) -> list[tuple[str, Variance]]:
+        """All variances with the names that messages give them."""
+        return [("variance", self.variance), *((f"task_variance[{t!r}]", v) for t, v in self.task_variance.items())]
 
     @staticmethod
     def paper(variance: Variance = 0.99, **options: Any) -> SPACE:
@@ -99,10 +102,7 @@ class SPACE:
         """Every pattern matches a layer, and every layer that can be narrowed has a threshold."""
         layers = [layer for group in channels.groups for layer in group.layers]
         wrong = []
-        for name, variance in (
-            ("variance", self.variance),
-            *((f"task_variance[{t!r}]", v) for t, v in self.task_variance.items()),
-        ):
+        for name, variance in self._variances():
             if isinstance(variance, Mapping):
                 lost = [p for p in variance if not any(matches(layer, [p]) for layer in channels.layers)]
                 bare = [layer for layer in layers if not matches(layer, variance)]
@@ -229,6 +229,10 @@ def _is_share(value: Any) -> bool:
     return isinstance(value, Real) and 0 < float(value) <= 1
 
 
+def _plain(variance: Variance) -> Variance:
+    return {layer: float(v) for layer, v in variance.items()} if isinstance(variance, Mapping) else float(variance)
+
+
 class _Clock:
     """Seconds by phase."""
 
@@ -241,35 +245,19 @@ class _Clock:
         self.seconds[phase], self.last = now - self.last, now
 
 
-def hold(module: nn.Module, held: Mapping[str, Tensor]) -> Callable[[nn.Module], None] | None:
-    """A step hook that puts held positions back to what they are now, to the bit, whatever the optimiser did."""
-    saved = {name: tensor.clone() for name, tensor in tensors_of(module).items() if name in held and bool(held[name].any())}
-    if not saved:
-        return None
-    places: list[tuple[Tensor, Tensor, Tensor]] = []
-
-    def put_back(module: nn.Module) -> None:
-        if not places:  # only now do the tensors lie where training has moved them
-            found = tensors_of(module)
-            places.extend((found[n], held[n].to(found[n].device), value.to(found[n])) for n, value in saved.items())
-        for tensor, mask, value in places:
-            torch.where(mask, value, tensor, out=tensor)
-
-    return put_back
-
-
 def _enough(places: list[Place]) -> int:
     """Examples for at least ten samples per channel: where a place has one sample per example, channels decide."""
     return max(1000, 10 * max((len(place.units) for place in places), default=0))
 
 
-def _examples(job: Job, count: int) -> Any:
+def _examples(job: Job, count: int) -> Iterator[Tensor]:
     """Inputs of random training examples, this process's share of them."""
     order = torch.Generator().manual_seed(job.trainer.seed + 1)
     fabric, seen = job.trainer.fabric, 0
     for x, _ in job.train.batches(100, order):
-        if seen < count:
-            yield x[: count - seen][fabric.global_rank :: fabric.world_size]
+        part = x[: count - seen][fabric.global_rank :: fabric.world_size]
+        if len(part):
+            yield part
         seen += len(x)
         if seen >= count:
             return
