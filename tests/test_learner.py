@@ -49,7 +49,7 @@ def test_old_tasks_are_bitwise_unchanged(recipe, method, tmp_path):
             assert torch.equal(learner.logits(x, name), logits), f"task {name} changed when task {number} was learned"
             assert torch.equal(learner.subnet(name)(x), logits)
         before[str(number)] = learner.logits(x, str(number))
-    learner._core = learner._core.grow(1.5)
+    learner._state = learner._core.grow(1.5), learner._records
     learner._networks = {}
     learner.save(tmp_path / "model")
     loaded = Learner.load(tmp_path / "model", ConvNet())
@@ -250,7 +250,7 @@ def test_every_family_can_grow_with_its_committed_networks_unchanged(family):
     (x, _), *_ = streams = tasks(example, 2)
     learner.learn(Task("0", streams[0]), QUICK)
     before, widths = learner.logits(x, "0"), learner.widths
-    learner._core = learner._core.grow(2)
+    learner._state = learner._core.grow(2), learner._records
     learner._networks = {}
     narrowable = [layer for group in learner._core.channels.groups for layer in group.layers]
     assert all(learner.widths[layer] == 2 * widths[layer] for layer in narrowable)

@@ -73,12 +73,20 @@ class Learner:
         shown on a terminal).
         """
         self._method: Method = SPACE() if method is None else method
-        self._core = Core.empty(admit(model, example_input, head, shared))
-        self._method.check(self._core.channels)
-        self._records: dict[str, TaskRecord] = {}
+        core = Core.empty(admit(model, example_input, head, shared))
+        self._method.check(core.channels)
+        self._state: tuple[Core, dict[str, TaskRecord]] = core, {}  # one value, so that it changes in one step or not at all
         self._networks: dict[str, nn.Module] = {}
         self._fabric = fabric
         self.seed, self.progress = int(seed) % 2**40, progress
+
+    @property
+    def _core(self) -> Core:
+        return self._state[0]
+
+    @property
+    def _records(self) -> dict[str, TaskRecord]:
+        return self._state[1]
 
     # -- what it knows --------------------------------------------------------------------------------------------
 
@@ -156,11 +164,12 @@ class Learner:
             size=core.size(),
             **found,
         )
-        records, networks = {**self._records, task.name: record}, self._networks
+        records = {**self._records, task.name: record}
         if self._method.forgets:
             records = {name: replace(r, digest=core.digest(n)) for n, (name, r) in enumerate(records.items())}
-            networks = {}
-        self._core, self._records, self._networks = core, records, {**networks, task.name: network}
+            self._networks = {}
+        self._state = core, records
+        self._networks[task.name] = network
         return records[task.name]
 
     # -- asking ---------------------------------------------------------------------------------------------------
@@ -300,8 +309,8 @@ class Learner:
             )
         common = {name: tensors[f"core.{name}"] for name in core.tensors}
         own = tuple(files[f"task {number}"] for number in range(len(body["tasks"])))
-        learner._core = replace(core, tensors=common, adopted=tensors["adopted"], own=own)
-        learner._records = {record["name"]: TaskRecord.from_json(record) for record in body["tasks"]}
+        records = {record["name"]: TaskRecord.from_json(record) for record in body["tasks"]}
+        learner._state = replace(core, tensors=common, adopted=tensors["adopted"], own=own), records
         learner.verify()
         return learner
 
