@@ -147,6 +147,17 @@ def test_held_positions_survive_any_change_to_the_bit():
     assert bool(layer.weight.data[~mask].isnan().all())
 
 
+def test_a_commit_never_writes_what_was_committed_before():
+    """Whatever training did to it: here every weight of the next task is said to be 7."""
+    core = taught(count=1)._core
+    before, keep = core.digest(0), core.channels.everything()
+    sevens = {name: torch.full(shape, 7.0) for name, shape in core.channels.shapes.items()}
+    after = core.commit(sevens, keep)
+    assert after.digest(0) == before
+    assert bool((after.tensors["0.weight"] == 7).any())
+    assert int((after.adopted == 1).sum()) == int((~core.committed).sum()) > 0
+
+
 def test_a_later_task_may_change_all_that_no_earlier_one_reads():
     """freeze="subnet": a core filter learns on newer channels; freeze="filters": it reads none of them."""
     for freeze, learns in (("subnet", True), ("filters", False)):
