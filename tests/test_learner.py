@@ -270,6 +270,23 @@ def test_every_family_can_grow_with_its_committed_networks_unchanged(family):
     assert torch.equal(learner.logits(x, "0"), before)
 
 
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_task_begins_with_what_is_committed_where_it_is_committed_after_growth_too(family, frozen):
+    """Also where the user froze layers, and growth put new channels between old ones, as after a concat."""
+    make, example, shared = FAMILIES[family]
+    model = make()
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(not frozen or name.startswith(("fc.", "head.", "4.")))
+    learner = Learner(model, SPACE(variance=0.6), example_input=example, shared=shared)
+    learner.learn(Task("0", tasks(example, 1)[0]), QUICK)
+    core = learner._core.grow(1.5)
+    start = core.start(3)
+    for name, tensor in core.tensors.items():
+        committed = core.channels.mask(name, core.committed)
+        assert torch.equal(start[name][committed], tensor[committed]), name
+
+
 def test_shared_layers_are_learned_with_the_first_task_and_then_fixed():
     learner = Learner(VisionTransformer(), SPACE(variance=0.8), example_input=IMAGE, shared=VISION_SHARED)
     first, second = tasks(IMAGE, 2)

@@ -124,10 +124,10 @@ class Channels:
         return [layer for group in self.groups if bool(adopted[group.units].all()) for layer in group.layers]
 
     def places(self, group: Group, side: str) -> Iterator[tuple[Place, Tensor]]:
-        """Where a group can be watched, with the indices of its units among the place's."""
+        """Where all of a group can be watched, with the indices of its units among the place's."""
         for place in self.readings if side == "input" else self.outputs:
             local = torch.isin(place.units, group.units).nonzero()[:, 0]
-            if len(local):
+            if len(local) == len(group.units):
                 yield place, local
 
     def fingerprint(self) -> str:

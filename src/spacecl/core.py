@@ -89,9 +89,10 @@ class Core:
         fresh = self.blueprint.fresh(classes)
         norms = {n: t for n, t in self.own[last].items() if not n.startswith(f"{channels.head}.") and t.is_floating_point()}
         fresh |= channels.scatter(norms, self.keep(last), {n: fresh[n] for n in norms})
-        for name in self.tensors.keys() - self.blueprint.frozen:
-            known = channels.rows(name, self.committed, whole=True)
-            fresh[name] = torch.where(known, self.tensors[name], fresh[name])
+        frozen = self.blueprint.frozen  # begins as given where it is free, since it cannot learn
+        for name, tensor in self.tensors.items():
+            known = channels.mask(name, self.committed) if name in frozen else channels.rows(name, self.committed, whole=True)
+            fresh[name] = torch.where(known, tensor, fresh[name])
         return fresh
 
     def held(self, freeze: str) -> dict[str, Tensor]:
