@@ -71,6 +71,9 @@ class Channels:
         """Names of the tensors that tasks hold in common."""
         return [name for name in self.shapes if name not in self.own]
 
+    def of_head(self, name: str) -> bool:
+        return module_of(name) == self.head
+
     def everything(self) -> Tensor:
         return torch.ones(self.units, dtype=torch.bool)
 

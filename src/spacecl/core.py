@@ -51,25 +51,26 @@ class Core:
         """The units of a task's network."""
         return self.adopted <= number
 
+    def task_tensors(self, number: int) -> Tensors:
+        """All tensors of a task's network: its positions of those in common, and its own."""
+        return self.channels.gather(self.tensors, self.keep(number)) | self.own[number]
+
     def network(self, number: int) -> nn.Module:
         """A task's own small network, in eval mode."""
-        small = self.channels.gather(self.tensors, self.keep(number)) | self.own[number]
-        network = self.blueprint.build(small)
+        network = self.blueprint.build(self.task_tensors(number))
         network.eval()
         return network
 
     def digest(self, number: int) -> str:
         """A fingerprint of every bit of a task's network."""
-        small = self.channels.gather(self.tensors, self.keep(number)) | self.own[number]
-        return digest(small)
+        return digest(self.task_tensors(number))
 
     def size(self) -> float:
         """The share of the full backbone's parameters that all committed networks have between them, heads left out.
 
         Every task's norms count, each time; a full backbone has one set of them.
         """
-        head = {name for name in self.channels.own if name.startswith(f"{self.blueprint.head}.")}
-        parameters = {name for name, _ in self.blueprint.module.named_parameters()} - head
+        parameters = {name for name, _ in self.blueprint.module.named_parameters() if not self.channels.of_head(name)}
         shared = [name for name in self.channels.shared if name in parameters]
         norms = [name for name in self.channels.own if name in parameters]
         used = self.channels.count(self.committed, shared) if self.own else 0
@@ -87,7 +88,7 @@ class Core:
             return given | self.blueprint.new_head(given, classes)
         channels, last = self.channels, len(self.own) - 1
         fresh = self.blueprint.fresh(classes)
-        norms = {n: t for n, t in self.own[last].items() if not n.startswith(f"{channels.head}.") and t.is_floating_point()}
+        norms = {n: t for n, t in self.own[last].items() if not channels.of_head(n) and t.is_floating_point()}
         fresh |= channels.scatter(norms, self.keep(last), {n: fresh[n] for n in norms})
         frozen = self.blueprint.frozen  # begins as given where it is free, since it cannot learn
         for name, tensor in self.tensors.items():

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from .blueprint import Blueprint, check_head, rebuild, tensors_of
 from .channels import Channels, Tensors, trace
 from .errors import ConfigError, SpaceWarning, UnsupportedModelError
-from .graph import matches, source_of_exception
+from .graph import first_line, matches, source_of_exception
 
 _CLOSE = 1e-4  # of the largest score: far above float32's rounding, far below what a channel in a wrong place does
 
@@ -102,13 +102,14 @@ class _Probe:
         shape = (2, *example.shape[1:])
         self.input = torch.randn(shape, generator=generator).to(example) if floating else example.expand(shape).clone()
         self.everything = channels.everything()
-        if not bool(torch.isfinite(self._masked(self.everything)).all()):
-            self.tensors = given | {name: self.tensors[name] for name in given if name.startswith(f"{channels.head}.")}
+        if not bool(torch.isfinite(self._scores(self.tensors)).all()):
+            self.tensors = given | {name: self.tensors[name] for name in given if channels.of_head(name)}
+        self._scores(self.tensors, training=True)
 
     def _random(self, name: str, tensor: Tensor) -> Tensor:
         if not tensor.is_floating_point():
             return tensor
-        shape = (len(tensor) + 3, *tensor.shape[1:]) if name.startswith(f"{self.channels.head}.") else tensor.shape
+        shape = (len(tensor) + 3, *tensor.shape[1:]) if self.channels.of_head(name) else tensor.shape
         noise = torch.randn(shape, generator=self.generator)
         if name == f"{self.channels.head}.bias":
             noise = torch.zeros(shape)  # so that the scores are nothing but what came through the network
@@ -133,40 +134,41 @@ class _Probe:
 
     def differs(self, keep: Tensor) -> str | None:
         """None if the narrowed network does what the masked one does, else how it fails."""
-        expected = self._masked(keep)
+        expected = self._scores(self._masked(keep))
         small: Tensors = self.channels.gather(self.tensors, keep)
         try:
             found = self._run(small, training=False)
             self._run(small, training=True)
         except Exception as error:
-            text = str(error).strip().splitlines() or [type(error).__name__]
-            return f"its code needs all channels{source_of_exception(error)}: {text[0]}"
+            return f"its code needs all channels{source_of_exception(error)}: {first_line(error)}"
         scale = expected.abs().max().clamp(min=1e-12)
         if found.shape == expected.shape and bool((found - expected).abs().max() <= _CLOSE * scale):
             return None
         return "its channels are used by their number somewhere in forward()"
 
-    def _masked(self, keep: Tensor) -> Tensor:
-        """The scores of the full network with all that is removed set to zero, or an error if the model cannot give any."""
+    def _masked(self, keep: Tensor) -> Tensors:
+        """The tensors of the full network with all that is removed set to zero."""
         masked = dict(self.tensors)
         for name in self.tensors.keys() - self.positive:  # a variance of zero would be no variance
             mask = self.channels.mask(name, keep)
-            mask = mask[:1] if name.startswith(f"{self.channels.head}.") else mask  # which has other rows here
+            mask = mask[:1] if self.channels.of_head(name) else mask  # which has other rows here
             masked[name] = torch.where(mask, self.tensors[name], 0)
+        return masked
+
+    def _scores(self, tensors: Tensors, training: bool = False) -> Tensor:
+        """The scores of the full network, or an error if the model cannot give any."""
         try:
-            trained = self._run(masked, training=True)
-            found = self._run(masked, training=False)
+            found = self._run(tensors, training)
         except Exception as error:
-            text = str(error).strip().splitlines() or [type(error).__name__]
             raise UnsupportedModelError(
-                f"The model does not run{source_of_exception(error)}: {type(error).__name__}: {text[0]}\n"
+                f"The model does not run{source_of_exception(error)}: {type(error).__name__}: {first_line(error)}\n"
                 "It must run in training and in eval mode, for two examples, and with a head for any number of classes."
             ) from error
-        for result, mode in ((found, "eval"), (trained, "training")):
-            if not isinstance(result, Tensor):
-                raise UnsupportedModelError(
-                    f"In {mode} mode forward() returns a {type(result).__name__}; a classifier returns its scores alone."
-                )
+        if not isinstance(found, Tensor):
+            mode = "training" if training else "eval"
+            raise UnsupportedModelError(
+                f"In {mode} mode forward() returns a {type(found).__name__}; a classifier returns its scores alone."
+            )
         return found
 
     def _run(self, tensors: Tensors, training: bool) -> Any:

@@ -24,11 +24,9 @@ def export(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
             warnings.simplefilter("ignore")  # what the exporter finds unusual is either served here or refused with a reason
             return torch.export.export(copy.deepcopy(model), (probe,))  # what forward() stores in itself stays in the copy
     except Exception as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        text = lines[0] if lines else "no reason given"
         raise UnsupportedModelError(
             f"The model cannot be traced with an input of shape {tuple(probe.shape)}: "
-            f"{type(error).__name__}: {text}{source_of_exception(error)}\n"
+            f"{type(error).__name__}: {first_line(error)}{source_of_exception(error)}\n"
             "Check that model(example_input) runs, and that forward() does not branch on the values of tensors."
         ) from error
 
@@ -86,6 +84,11 @@ def source_of_exception(error: BaseException) -> str:
             found = f" ({os.path.basename(code.co_filename)}, line {trace.tb_lineno})"
         trace = trace.tb_next
     return found
+
+
+def first_line(error: BaseException) -> str:
+    """What an exception says, without the lines that only its author needs."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def _is_library(file: str) -> bool:

@@ -297,9 +297,8 @@ class Learner:
                 progress=progress,
             )
         core = learner._core
-        if [len(group.units) for group in core.channels.groups] != body["units"] and len(core.channels.groups) == len(
-            body["units"]
-        ):
+        sizes = [len(group.units) for group in core.channels.groups]
+        if sizes != body["units"] and len(sizes) == len(body["units"]):  # it had grown
             core = core.resized(body["units"])
         same = list(core.channels.operations) == body["operations"] or torch.__version__ != body["torch"]
         if core.channels.fingerprint() != body["fingerprint"] or not same:
