@@ -17,12 +17,13 @@ if TYPE_CHECKING:
         TrainingError,
         UnsupportedModelError,
     )
+    from .images import Images
     from .learner import Learner, Method, compress
     from .methods.finetune import FineTune
     from .methods.space import SPACE
+    from .recipe import Recipe
     from .record import TaskRecord
     from .tasks import Task
-    from .training import Recipe
 
 __version__ = "0.1.0"
 
@@ -38,12 +39,13 @@ _ROOMS = {
         "TrainingError",
         "UnsupportedModelError",
     ),
+    "images": ("Images",),
     "learner": ("Learner", "Method", "compress"),
     "methods.finetune": ("FineTune",),
     "methods.space": ("SPACE",),
+    "recipe": ("Recipe",),
     "record": ("TaskRecord",),
     "tasks": ("Task",),
-    "training": ("Recipe",),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 
@@ -53,6 +55,7 @@ __all__ = [
     "DataError",
     "FineTune",
     "FullError",
+    "Images",
     "Learner",
     "Method",
     "Recipe",

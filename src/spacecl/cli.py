@@ -5,6 +5,33 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import Any
+
+from .benchmarks.presets import BENCHMARKS
+
+RUN = """\
+Learn the tasks of a benchmark one after another and measure what comes of it.
+
+benchmarks:
+{benchmarks}
+  FOLDER            your own pictures: a folder for each task, in it one for each class
+                    (or train/, test/ and perhaps valid/ with class folders in them)
+  FILE.py           a Python file with a function tasks() that returns a list of spacecl.Task
+"""
+RUN_MORE = """\
+examples:
+  spacecl run split-cifar10 --data ~/data --out runs/c10
+  spacecl run p-mnist --recipe paper --seed 1
+  spacecl run permuted-digits --set options.variance=0.9 --set train.lr=0.001
+  spacecl run my-pictures/ --model my_net.py:network --epochs 20
+  spacecl run --resume --out runs/c10
+
+Settings come from the benchmark's recipe, then from --config FILE, then from the command line. Any can be set with
+--set KEY=VALUE: train.NAME is a value of spacecl.Recipe, options.NAME one of the method's, later=[{from=3, lr=0.001}] a
+change from the third task on; values are written as in TOML. A run that was stopped, in whatever way, goes on with
+the same command and ends with the same bits.
+
+Exit codes: 0 done, 1 failed with a message, 2 wrong usage, 130 interrupted."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -17,6 +44,13 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"spacecl {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _demo(commands)
+    _run(commands)
+    _data(commands)
+    return top
+
+
+def _demo(commands: Any) -> None:
     demo = commands.add_parser(
         "demo",
         help="five small tasks, SPACE beside plain fine-tuning, in about a minute",
@@ -32,16 +66,59 @@ def parser() -> argparse.ArgumentParser:
     demo.add_argument("--epochs", type=_positive, default=30, metavar="N", help="epochs of training per task")
     demo.add_argument("--seed", type=int, default=0, metavar="N", help="the same seed gives the same bits")
     demo.add_argument("--quiet", action="store_true", help="no progress bars")
-    return top
+
+
+def _run(commands: Any) -> None:
+    names = "\n".join(f"  {name:17} {benchmark.title}" for name, benchmark in BENCHMARKS.items())
+    run = commands.add_parser(
+        "run",
+        help="an experiment of the paper, or the same on your own data",
+        description=RUN.format(benchmarks=names),
+        epilog=RUN_MORE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    run.add_argument("benchmark", nargs="?", metavar="BENCHMARK", help="one of the above")
+    run.add_argument("--method", metavar="NAME", help="space (default) or finetune")
+    run.add_argument("--recipe", metavar="NAME", help="fast (default): a few minutes a task; paper: as published")
+    run.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same result (default 0)")
+    run.add_argument("--out", metavar="DIR", help="folder of the run (default: runs/ and a name made from the settings)")
+    run.add_argument("--resume", action="store_true", help="go on with the run in --out, with the settings that it has")
+    run.add_argument("--data", metavar="DIR", help="folder with datasets (default: $SPACECL_DATA, else they are downloaded)")
+    run.add_argument("--tasks", type=int, metavar="N", help="only the first N tasks")
+    run.add_argument("--limit", type=int, metavar="N", help="only N images of each class")
+    run.add_argument("--order", metavar="HOW", help="given (default), random, or numbers of tasks such as 3,1,2")
+    run.add_argument("--model", metavar="NAME", help="mlp, mlp-small, cnn, cnn-wide, resnet18, or module:function of your own")
+    run.add_argument("--epochs", type=int, metavar="N", help="epochs of training; short for --set train.epochs=N")
+    run.add_argument("--retrain-epochs", type=int, metavar="N", help="epochs of retraining")
+    run.add_argument("--batch-size", type=int, metavar="N", help="examples in a step")
+    run.add_argument("--lr", type=float, metavar="X", help="learning rate")
+    run.add_argument("--variance", type=float, metavar="X", help="share of variance to keep, in every layer")
+    run.add_argument("--device", metavar="NAME", help="auto (default), cpu, cuda or mps")
+    run.add_argument("--config", metavar="FILE", help="settings in TOML")
+    run.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any setting; may be given many times")
+    run.add_argument("--tensorboard", action="store_true", help="also log for TensorBoard, in the run's folder")
+    run.add_argument("--quiet", action="store_true", help="no progress bars")
+
+
+def _data(commands: Any) -> None:
+    data = commands.add_parser(
+        "data",
+        help="list, fetch or check datasets",
+        description="Say which datasets are there (list), download them from their publishers (fetch), or read them whole "
+        "and compare them with what was published (check).",
+        epilog="Exit codes: 0 done, 1 something is missing or damaged, 2 wrong usage.",
+    )
+    data.add_argument("action", choices=("list", "fetch", "check"))
+    data.add_argument("names", nargs="*", metavar="NAME", help="datasets, or benchmarks for all that they need (default: all)")
+    data.add_argument("--data", metavar="DIR", help="folder with datasets (default: $SPACECL_DATA, else a cache folder)")
+    data.add_argument("--quiet", action="store_true", help="no progress bars")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; errors made for users are shown as text, without a traceback."""
     options = parser().parse_args(arguments)
     try:
-        from . import demo
-
-        demo.run(options.out, options.tasks, options.variance, options.epochs, options.seed, False if options.quiet else None)
+        return {"demo": _do_demo, "run": _do_run, "data": _do_data}[options.command](options)
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return 130
@@ -52,7 +129,130 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"spacecl: {error}", file=sys.stderr)
         return 1
+
+
+def _do_demo(options: argparse.Namespace) -> int:
+    from . import demo
+
+    demo.run(options.out, options.tasks, options.variance, options.epochs, options.seed, False if options.quiet else None)
     return 0
+
+
+def _do_run(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from . import config, run
+
+    _show_warnings_as_text()
+    flags = {
+        key: getattr(options, key) for key in ("benchmark", "method", "recipe", "seed", "tasks", "limit", "model", "device")
+    }
+    if options.order is not None:
+        flags["order"] = config.assigned([f"order={_listed(options.order)}"])["order"]
+    train = {key: getattr(options, key) for key in ("epochs", "retrain_epochs", "batch_size", "lr")}
+    tables = {"train": _given(train), "options": _given({"variance": options.variance})}
+    given = config.merged(
+        run.settings_in(options.out) if options.resume and options.out else {},
+        config.read(options.config) if options.config else {},
+        _given(flags) | {name: table for name, table in tables.items() if table},
+        config.assigned(options.set),
+    )
+    if options.resume and not options.out:
+        raise config.ConfigError("--resume goes on with the run in a folder; say which with --out DIR.")
+    if "benchmark" not in given:
+        raise config.ConfigError(f"Which benchmark? One of {', '.join(BENCHMARKS)}, a folder of pictures or a Python file.")
+    settings = config.resolve(given, options.data)
+    out = options.out or run.folder_for(settings)
+    try:
+        result = run.run(
+            settings,
+            out,
+            data=options.data,
+            progress=False if options.quiet else None,
+            tensorboard=options.tensorboard,
+            say=lambda text: print(text, flush=True),
+        )
+    except KeyboardInterrupt:
+        print(f"\n{run.interrupted(out)}", file=sys.stderr)
+        return 130
+    console = Console(soft_wrap=True)
+    console.print(run.table(result))
+    console.print(f"{out}/result.json has all of it, {out}/model the network.", highlight=False)
+    return 0
+
+
+def _do_data(options: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from .benchmarks import sources
+    from .errors import ConfigError, SpaceError
+
+    names = list(
+        dict.fromkeys(n for name in options.names for n in (BENCHMARKS[name].datasets if name in BENCHMARKS else (name,)))
+    )
+    unknown = [name for name in names if name not in sources.DATASETS]
+    if unknown:
+        raise ConfigError(f"No such dataset: {', '.join(unknown)}. There are {', '.join(sources.DATASETS)}.")
+    chosen = names or list(sources.DATASETS)
+    console, failed = Console(soft_wrap=True), False
+    if options.action == "fetch":
+        roots = sources.named(options.data)
+        into: Path = roots[0] if roots else sources.cache() / "downloads"
+        for name in chosen:
+            if sources.dataset_folder(sources.DATASETS[name], [into]) is not None:
+                console.print(f"{name}: there already, in {into}", highlight=False)
+                continue
+            try:
+                sources.fetch(name, into, False if options.quiet else None)
+                console.print(f"{name}: fetched into {into}", highlight=False)
+            except SpaceError as error:
+                failed = True
+                print(f"spacecl: {error}", file=sys.stderr)
+        return int(failed)
+    table = Table()
+    for column in ("dataset", "state", "what", "where"):
+        table.add_column(column)
+    for name in chosen:
+        dataset = sources.DATASETS[name]
+        if options.action == "list":
+            folder = sources.dataset_folder(dataset, sources.places(options.data))
+            state, told = ("there", dataset.title) if folder else ("missing", f"{dataset.title}. {dataset.how()}")
+        else:
+            found = sources.check(name, options.data)
+            folder, told = found.folder, found.told
+            state = {"whole": "as published", "other": "readable", "damaged": "damaged", "missing": "missing"}[found.state]
+            failed |= found.state == "damaged" or (found.state == "missing" and bool(names))
+        table.add_row(name, state, told, str(folder or ""))
+    console.print(table)
+    return int(failed)
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _listed(order: str) -> str:
+    """Numbers with commas between them as a list; words as they are."""
+    return f"[{order}]" if order[:1].isdigit() else order
+
+
+def _show_warnings_as_text() -> None:
+    import warnings
+
+    from .errors import SpaceWarning
+
+    usual = warnings.showwarning
+
+    def show(message: Any, category: type[Warning], *rest: Any) -> None:
+        if issubclass(category, SpaceWarning):
+            print(f"spacecl: warning: {message}", file=sys.stderr)
+        else:
+            usual(message, category, *rest)
+
+    warnings.showwarning = show  # type: ignore[assignment]
 
 
 def _positive(text: str) -> int:

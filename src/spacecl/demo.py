@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from .learner import Learner, Method
 from .methods import SPACE, FineTune
+from .recipe import Recipe
 from .tasks import Task
-from .training import Recipe
 
 Split = tuple[Tensor, Tensor]
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
@@ -17,13 +19,16 @@ from torch import Tensor, nn
 from . import store
 from .blueprint import ask, rebuild, tensors_of
 from .channels import Channels
+from .checkpoint import Keeper
 from .core import Core
 from .door import admit
 from .errors import ConfigError, DataError, SpaceWarning, StoreError, TaskError
 from .methods import METHODS, SPACE
+from .progress import Progress
+from .recipe import Recipe
 from .record import Job, TaskRecord
 from .tasks import Data, Source, Task, check_input, prepare
-from .training import Recipe, Trainer, evaluate
+from .training import Row, Trainer, evaluate
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -33,6 +38,7 @@ class Method(Protocol):
     """What a continual-learning method is: hyperparameters, a check, and a way to learn one task more."""
 
     forgets: ClassVar[bool]  # whether learning a task may change the networks of earlier ones
+    phases: ClassVar[tuple[str, ...]]  # that learning a task goes through, for those who plan
 
     def check(self, channels: Channels) -> None:
         """Raise ConfigError if these hyperparameters do not fit the model."""
@@ -62,7 +68,7 @@ class Learner:
         shared: Sequence[str] = (),
         seed: int = 0,
         fabric: Fabric | None = None,
-        progress: bool | None = None,
+        progress: Progress = None,
     ):
         """Check the model and the method against each other; the model itself is copied and never changed.
 
@@ -132,12 +138,29 @@ class Learner:
 
     # -- learning -------------------------------------------------------------------------------------------------
 
-    def learn(self, task: Task, recipe: Recipe | None = None) -> TaskRecord:
-        """Learn one task more and commit it. If anything goes wrong, the learner stays as it was."""
-        return self._commit(task, recipe, self._method.learn)
+    def learn(
+        self,
+        task: Task,
+        recipe: Recipe | None = None,
+        *,
+        checkpoint: str | os.PathLike[str] | None = None,
+        on_epoch: Callable[[Row], None] | None = None,
+    ) -> TaskRecord:
+        """Learn one task more and commit it. If anything goes wrong, the learner stays as it was.
+
+        Every finished epoch is kept in the folder `checkpoint`, if one is given: after a crash, the same call on a learner
+        in the same state goes on from there and ends with the same bits. Remove the folder when the learner is saved.
+        `on_epoch` is called with every epoch's row, those of an earlier process first.
+        """
+        return self._commit(task, recipe, self._method.learn, checkpoint, on_epoch)
 
     def _commit(
-        self, task: Task, recipe: Recipe | None, learn: Callable[[Core, Job], tuple[Core, dict[str, Any]]]
+        self,
+        task: Task,
+        recipe: Recipe | None,
+        learn: Callable[[Core, Job], tuple[Core, dict[str, Any]]],
+        checkpoint: str | os.PathLike[str] | None = None,
+        on_epoch: Callable[[Row], None] | None = None,
     ) -> TaskRecord:
         """Check a task's data, learn it in some way and, when all is done, take over what came of it."""
         if not isinstance(task, Task):
@@ -146,10 +169,14 @@ class Learner:
             raise TaskError(f"A task named {task.name!r} has been learned already. Give this one another name.")
         number = len(self._records)
         seed = 1_000_003 * self.seed + 1009 * number
-        trainer = Trainer(self.fabric, recipe or Recipe(), seed, f"{task.name}:", self.progress)
+        recipe = recipe or Recipe()
+        trainer = Trainer(self.fabric, recipe, seed, f"{task.name}:", self.progress, on_epoch=on_epoch)
         with _randomness(seed):
             train, valid, classes = prepare(task, self._core.blueprint.example, torch.Generator().manual_seed(seed))
             torch.manual_seed(seed)  # however much was drawn while the data was read
+            if checkpoint is not None:
+                data = {"examples": [len(train), len(valid)], "classes": classes}
+                trainer = replace(trainer, keeper=self._keeper(Path(checkpoint), task.name, recipe, data))
             core, found = learn(self._core, Job(task.name, train, valid, classes, trainer))
             network = core.network(number).to(self.fabric.device)
             accuracy = evaluate(network, valid, self.fabric)
@@ -171,6 +198,17 @@ class Learner:
         self._state = core, records
         self._networks[task.name] = network
         return records[task.name]
+
+    def _keeper(self, folder: Path, task: str, recipe: Recipe, data: Mapping[str, Any]) -> Keeper:
+        """Checkpoints that know what they belong to: the task, how it is learned, and what was learned before."""
+        if self.fabric.world_size > 1:
+            raise ConfigError(
+                f"Checkpoints are for one process, but {self.fabric.world_size} are at work. Leave checkpoint out."
+            )
+        before = {name: record.digest for name, record in self._records.items()}
+        method = {"name": type(self._method).__name__, "options": asdict(self._method)}  # type: ignore[call-overload]
+        identity = {"task": task, "before": before, "seed": self.seed, "method": method, "recipe": asdict(recipe), **data}
+        return Keeper(folder, json.loads(json.dumps(identity)))
 
     # -- asking ---------------------------------------------------------------------------------------------------
 
@@ -269,7 +307,7 @@ class Learner:
         *,
         method: Method | None = None,
         fabric: Fabric | None = None,
-        progress: bool | None = None,
+        progress: Progress = None,
     ) -> Learner:
         """Read a learner back. `model` is one of the same architecture; its own weights do not matter.
 
@@ -326,7 +364,7 @@ def compress(
     shared: Sequence[str] = (),
     seed: int = 0,
     fabric: Fabric | None = None,
-    progress: bool | None = None,
+    progress: Progress = None,
     **options: Any,
 ) -> tuple[nn.Module, TaskRecord]:
     """Make a trained classifier physically smaller (section 3.2): analyse, narrow in one shot, retrain once.

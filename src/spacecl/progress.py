@@ -3,36 +3,136 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import SupportsFloat
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, SupportsFloat
 
 Tell = Callable[[str, SupportsFloat, float], None]  # after every step: the epoch, the loss, the latest accuracy
+Tracker = Callable[[str, int, int], AbstractContextManager[Tell]]  # a phase's title, its steps, those done already
+Progress = bool | Tracker | None  # shown, hidden, shown in a way of one's own, or shown on a terminal
 
 
 @contextmanager
-def track(title: str, steps: int, show: bool | None = None) -> Iterator[Tell]:
+def track(title: str, steps: int, show: Progress = None, done: int = 0) -> Iterator[Tell]:
     """A progress bar over so many steps; silent when `show` is False, or is None and there is no terminal."""
-    if show is None:
-        show = sys.stderr.isatty()
-    if not show or steps < 1:
+    if callable(show):
+        with show(title, steps, done) as tell:
+            yield tell
+        return
+    if not wanted(show) or steps < 1:
         yield lambda epoch, loss, accuracy: None
         return
+    from rich.progress import TimeRemainingColumn
+
+    with _bars(TimeRemainingColumn()) as progress:
+        bar = progress.add_task(title, total=steps, completed=done, text="")
+        yield lambda epoch, loss, accuracy: progress.update(bar, advance=1, text=_text(epoch, loss, accuracy))
+
+
+def wanted(show: bool | None) -> bool:
+    return sys.stderr.isatty() if show is None else show
+
+
+class Overview:
+    """Bars for a run of many phases: the one that runs, and the whole with the time that is left for it.
+
+    `plan` has the steps of every phase to come, by title. Seconds per step are those last seen of phases with
+    the same last word, since retraining goes faster than training.
+    """
+
+    def __init__(self, plan: Mapping[str, int]):
+        self.plan = dict(plan)
+        self.pace: dict[str, float] = {}
+
+    def left(self, title: str, remaining: int) -> float | None:
+        """Seconds until all is done, or None before there is any pace to judge by."""
+        if not self.pace:
+            return None
+        usual = max(self.pace.values())
+        coming = {**self.plan, title: remaining}
+        return sum(steps * self.pace.get(name.split()[-1], usual) for name, steps in coming.items())
+
+    def learned(self, title: str, steps: int, seconds: float) -> None:
+        """Note how long a phase took, from this process or an earlier one."""
+        self.plan.pop(title, None)
+        if steps and seconds > 0:
+            self.pace[title.split()[-1]] = seconds / steps
+
+    @contextmanager
+    def __call__(self, title: str, steps: int, done: int) -> Iterator[Tell]:
+        started, count = time.perf_counter(), 0
+        kind = title.split()[-1]
+        with _bars() as progress:
+            bar = progress.add_task(title, total=steps, completed=done, text="")
+
+            def tell(epoch: str, loss: SupportsFloat, accuracy: float) -> None:
+                nonlocal count
+                count += 1
+                self.pace[kind] = (time.perf_counter() - started) / count
+                left = self.left(title, steps - done - count)
+                text = f"{_text(epoch, loss, accuracy)}  run: {clock(left)} left"
+                progress.update(bar, advance=1, text=text)
+
+            yield tell
+        self.plan.pop(title, None)
+
+
+def clock(seconds: float | None) -> str:
+    """A duration for people.
+
+    >>> clock(42), clock(754), clock(7300)
+    ('42 s', '12 min 34 s', '2 h 1 min')
+    """
+    if seconds is None:
+        return "?"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def _text(epoch: str, loss: SupportsFloat, accuracy: float) -> str:
+    score = "" if accuracy != accuracy else f"  accuracy {accuracy:.1%}"  # none before the first epoch's end
+    return f"{epoch}  loss {float(loss):.3f}{score}"
+
+
+def _bars(*more: Any) -> Any:
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bars
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        TextColumn("{task.fields[text]}"),
-        TimeRemainingColumn(),
-    )
     console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=console.is_terminal) as progress:
-        bar = progress.add_task(title, total=steps, text="")
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[text]}"), *more)
+    return Bars(*columns, console=console, transient=console.is_terminal)
 
-        def tell(epoch: str, loss: SupportsFloat, accuracy: float) -> None:
-            score = "" if accuracy != accuracy else f"  accuracy {accuracy:.1%}"  # none before the first epoch's end
-            progress.update(bar, advance=1, text=f"{epoch}  loss {float(loss):.3f}{score}")
 
-        yield tell
+class _Download:
+    """What pooch tells of a download, as a bar."""
+
+    def __init__(self, bars: Any, title: str):
+        self.bars, self.bar, self.total = bars, bars.add_task(title, total=None), 0
+
+    def update(self, count: int) -> None:
+        self.bars.update(self.bar, advance=count, total=self.total or None)
+
+    def reset(self) -> None:
+        self.bars.update(self.bar, completed=0)
+
+    def close(self) -> None:
+        pass
+
+
+@contextmanager
+def download_bar(title: str, show: bool | None = None) -> Iterator[Any]:
+    """A bar for one download, in the form that pooch takes, or False for none."""
+    if not wanted(show):
+        yield False
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import Progress as Bars
+
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
+    with Bars(*columns, console=Console(stderr=True)) as bars:
+        yield _Download(bars, title)

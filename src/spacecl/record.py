@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -49,3 +49,8 @@ class TaskRecord:
         names = values["class_names"]
         fixed = {"class_names": None if names is None else tuple(names)}
         return TaskRecord(**{**values, **fixed, "full": tuple(values["full"]), "history": tuple(values["history"])})
+
+
+def spent(history: Iterable[Mapping[str, Any]]) -> float:
+    """The seconds that epochs took, whichever process trained them."""
+    return sum(row["seconds"] for row in history)

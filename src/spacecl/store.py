@@ -34,11 +34,11 @@ def save(folder: str | os.PathLike[str], body: Mapping[str, Any], files: Mapping
         digest = hashlib.sha256(data).hexdigest()
         file = path / f"{digest[:32]}.safetensors"
         if not file.exists() or hashlib.sha256(file.read_bytes()).hexdigest() != digest:
-            _replace(file, data)
+            write_whole(file, data)
         listed[name] = {"file": file.name, "bytes": len(data), "sha256": digest}
     content = {"format": FORMAT, **body, "files": listed}
     text = json.dumps({"sha256": _checksum(content), "content": content}, indent=1)
-    _replace(path / MANIFEST, text.encode())
+    write_whole(path / MANIFEST, text.encode())
     for unused in stale - {entry["file"] for entry in listed.values()}:
         (path / unused).unlink(missing_ok=True)
     for left in path.glob(f".*{TEMPORARY}"):  # by a save that was killed
@@ -92,7 +92,7 @@ def _checksum(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _replace(file: Path, data: bytes) -> None:
+def write_whole(file: Path, data: bytes) -> None:
     """Write a file under another name, make sure that it is on the disk, and put it in place in one step."""
     temporary = file.with_name(f".{file.name}.{os.getpid()}{TEMPORARY}")
     try:

@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from .errors import DataError
+from .images import Images
 
-Source = tuple[Any, Any] | Dataset | DataLoader
+Source = tuple[Any, Any] | Images | Dataset | DataLoader
 Batch = tuple[Tensor, Tensor]
 
 
@@ -21,9 +22,9 @@ Batch = tuple[Tensor, Tensor]
 class Task:
     """One classification task: a name, training data and validation data.
 
-    Data is a pair `(x, y)` of tensors or arrays, a `Dataset` of such pairs, or a `DataLoader` of batches of them; labels
-    are integers from 0. Without `valid`, a tenth of `train` is set aside. `classes` is the number of classes or their
-    names; by default one more than the largest label.
+    Data is a pair `(x, y)` of tensors or arrays, `Images` as bytes, a `Dataset` of pairs, or a `DataLoader` of batches of
+    them; labels are integers from 0. Without `valid`, a tenth of `train` is set aside. `classes` is the number of classes
+    or their names; by default one more than the largest label. `test` is for those who measure: learning never looks at it.
 
     >>> x, y = torch.randn(100, 8), torch.arange(100) % 3
     >>> Task("threes", (x, y)).name
@@ -34,6 +35,7 @@ class Task:
     train: Source
     valid: Source | None = None
     classes: int | Sequence[str] | None = None
+    test: Source | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
@@ -53,11 +55,12 @@ class Task:
 
 
 class Data:
-    """A task's examples as batches: tensors are indexed, datasets and loaders are read through a DataLoader."""
+    """A task's examples as batches: tensors and images are indexed, datasets and loaders are read through a DataLoader."""
 
     def __init__(self, source: Source, what: str):
         self.what = what
         self.tensors: Batch | None = None
+        self.images: Images | None = None
         self.loader: DataLoader | None = None
         self.dataset: Dataset | None = None
         if isinstance(source, TensorDataset) and len(source.tensors) == 2:
@@ -65,25 +68,32 @@ class Data:
         kind = source.dataset if isinstance(source, DataLoader) else source
         if isinstance(kind, IterableDataset):
             raise DataError(f"{what}: a dataset that can only be iterated cannot be used. Give one that can be indexed.")
-        if isinstance(source, DataLoader):
+        if isinstance(source, Images):
+            self.images = source
+        elif isinstance(source, DataLoader):
             self.loader = source
         elif isinstance(source, Dataset):
             self.dataset = source
         elif isinstance(source, (tuple, list)) and len(source) == 2:
             self.tensors = _tensor(source[0], f"{what}: the inputs").detach(), _tensor(source[1], f"{what}: the labels")
         else:
-            raise DataError(f"{what}: expected a pair (x, y), a Dataset or a DataLoader; got {type(source).__name__}.")
+            raise DataError(f"{what}: expected a pair (x, y), Images, a Dataset or a DataLoader; got {type(source).__name__}.")
 
     def __len__(self) -> int:
         if self.tensors is not None:
             return len(self.tensors[0])
+        if self.images is not None:
+            return len(self.images)
         source = self.dataset if self.loader is None else self.loader.dataset
         if not hasattr(source, "__len__"):
             raise DataError(f"{self.what}: a dataset without a length cannot be used. Give one that can be indexed.")
         return len(source)  # type: ignore[arg-type]
 
     def batches(self, size: int, order: torch.Generator | None = None) -> Iterator[Batch]:
-        """All examples in batches, shuffled by `order` if given; a loader keeps its own batches and order."""
+        """All examples in batches, shuffled by `order` if given; a loader keeps its own batches and order.
+
+        Images come as bytes: `finish` makes them numbers where they have been moved to.
+        """
         if self.loader is not None:
             yield from self.loader
             return
@@ -91,13 +101,20 @@ class Data:
         if not count:
             return
         indices = torch.arange(count) if order is None else torch.randperm(count, generator=order)
-        if self.tensors is not None:
+        if self.images is not None:
+            for part in indices.split(size):
+                yield self.images.batch(part)
+        elif self.tensors is not None:
             x, y = self.tensors
             for part in indices.split(size):
                 yield (x[part], y[part]) if order is not None else (x[part[0] : part[-1] + 1], y[part[0] : part[-1] + 1])
         else:
             assert self.dataset is not None
             yield from DataLoader(Subset(self.dataset, indices.tolist()), batch_size=size)
+
+    def finish(self, x: Tensor) -> Tensor:
+        """A batch's inputs as the network reads them."""
+        return x if self.images is None else self.images.finish(x)
 
     def steps(self, size: int) -> int:
         return len(self.loader) if self.loader is not None else -(-len(self) // size)
@@ -109,7 +126,10 @@ class Data:
         order = torch.randperm(len(self), generator=generator)
         cut = max(1, round(share * len(order)))
         parts = order[cut:].sort().values, order[:cut].sort().values
-        if self.tensors is not None:
+        rest: Data
+        if self.images is not None:
+            rest, part = (Data(self.images.subset(i), self.what) for i in parts)
+        elif self.tensors is not None:
             x, y = self.tensors
             rest, part = (Data((x[i], y[i]), self.what) for i in parts)
         else:
@@ -124,7 +144,7 @@ class Data:
                 f"{self.what}: {len(self.tensors[0])} inputs, but labels of shape {shape}; give one label per input."
             )
         largest, lowest, seen = -1, 0, 0
-        for x, y in self._readable(self.batches(4096)):
+        for x, y in self._readable(self._to_check()):
             problem = _problem(x, y, example, seen)
             if problem:
                 raise DataError(f"{self.what}: {problem}")
@@ -135,6 +155,13 @@ class Data:
         if lowest < 0:
             raise DataError(f"{self.what}: the label {lowest} is negative; labels count from 0.")
         return largest
+
+    def _to_check(self) -> Iterator[Any]:
+        """All examples in batches; of images, which cannot hold NaN, one input stands for all."""
+        if self.images is None:
+            yield from self.batches(4096)
+        elif len(self):
+            yield self.finish(self.images.batch([0])[0]), self.images.targets
 
     def _readable(self, batches: Iterator[Any]) -> Iterator[Batch]:
         """Batches that are pairs; what the user's own dataset raises while it is read is left as it is."""
@@ -163,6 +190,16 @@ def prepare(task: Task, example: Tensor, generator: torch.Generator) -> tuple[Da
             "Number the task's own classes from 0, or give classes=..."
         )
     return train, valid, classes
+
+
+def check_whole(task: Task, example: Tensor) -> dict[str, int]:
+    """Look at all of a task's data, test data included, before anything is trained; how many examples and classes it has."""
+    train, valid, classes = prepare(task, example, torch.Generator().manual_seed(0))
+    test = Data(task.test, f"Task {task.name!r}, test")  # type: ignore[arg-type]
+    largest = test.check(example, least=1)
+    if largest >= classes:
+        raise DataError(f"Task {task.name!r}, test: the label {largest} is outside its {classes} classes, 0 to {classes - 1}.")
+    return {"classes": classes, "train": len(train), "valid": len(valid), "test": len(test)}
 
 
 def check_input(x: Tensor, example: Tensor, first: int = 0) -> str | None:

@@ -1,11 +1,11 @@
-"""The only training loop, and how to train: `Recipe`, `fit`, `evaluate`."""
+"""The only training loop: `fit`, and `evaluate`."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,9 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .blueprint import ask, tensors_of
+from .checkpoint import Keeper, part, randomness, restore_randomness
 from .errors import ConfigError, TrainingError
+from .images import augmented
 from .processes import shards, summed
-from .progress import track
+from .progress import Progress, track
+from .recipe import Recipe
 from .tasks import Data
 
 if TYPE_CHECKING:
@@ -23,82 +26,20 @@ if TYPE_CHECKING:
 
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 Hook = Callable[[nn.Module], None]
-
-OPTIMIZERS = ("sgd", "adam", "adamw")
-SCHEDULES = ("one-cycle", "cosine", "steps", "constant")
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How to train a task. The defaults train a small network well; `retrain_*` left at None follow the training's values.
-
-    >>> Recipe(epochs=5, optimizer="sgd", lr=0.05).for_retraining().epochs
-    3
-    """
-
-    epochs: int = 20
-    batch_size: int = 64
-    optimizer: str = "adamw"  # "sgd", "adam" or "adamw"
-    lr: float = 2e-3
-    momentum: float = 0.9  # of SGD
-    weight_decay: float = 0.0
-    schedule: str = "one-cycle"  # "one-cycle", "cosine", "steps" or "constant"
-    milestones: tuple[int, ...] = ()  # epochs after which the rate is divided by ten, for schedule="steps"
-    keep: str = "best"  # the epoch to end with: "best" on the validation data, or "last"
-    retrain_epochs: int | None = None  # half of `epochs`, rounded up
-    retrain_lr: float | None = None
-    retrain_schedule: str | None = None
-    retrain_milestones: tuple[int, ...] | None = None
-
-    def __post_init__(self) -> None:
-        whole = [
-            name
-            for name in ("epochs", "batch_size", "retrain_epochs")
-            if not isinstance(getattr(self, name), (int, type(None)))
-        ]
-        if whole:
-            raise ConfigError(f"This recipe cannot be used: {', '.join(whole)} must be whole numbers.")
-        wrong = [
-            f"{name}={value!r} must be {what}"
-            for name, value, good, what in (
-                ("epochs", self.epochs, self.epochs >= 0, "at least 0"),
-                ("batch_size", self.batch_size, self.batch_size >= 1, "at least 1"),
-                ("lr", self.lr, self.lr > 0, "above 0"),
-                ("momentum", self.momentum, 0 <= self.momentum < 1, "in [0, 1)"),
-                ("weight_decay", self.weight_decay, self.weight_decay >= 0, "at least 0"),
-                ("optimizer", self.optimizer, self.optimizer in OPTIMIZERS, f"one of {', '.join(OPTIMIZERS)}"),
-                ("schedule", self.schedule, self.schedule in SCHEDULES, f"one of {', '.join(SCHEDULES)}"),
-                ("keep", self.keep, self.keep in ("best", "last"), "best or last"),
-                ("retrain_epochs", self.retrain_epochs, (self.retrain_epochs or 0) >= 0, "at least 0"),
-                ("retrain_lr", self.retrain_lr, self.retrain_lr is None or self.retrain_lr > 0, "above 0"),
-                (
-                    "retrain_schedule",
-                    self.retrain_schedule,
-                    self.retrain_schedule in (None, *SCHEDULES),
-                    f"one of {', '.join(SCHEDULES)}",
-                ),
-            )
-            if not good
-        ]
-        if wrong:
-            raise ConfigError(f"This recipe cannot be used: {'; '.join(wrong)}.")
-
-    def for_retraining(self) -> Recipe:
-        """The recipe of the second phase, in which the narrowed network is trained."""
-        own = {field.name: getattr(self, f"retrain_{field.name}", None) for field in fields(self)}
-        own["epochs"] = -(-self.epochs // 2) if self.retrain_epochs is None else self.retrain_epochs
-        return replace(self, **{name: value for name, value in own.items() if value is not None})
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Trainer:
-    """What every phase of a task's learning shares: devices, recipe, seed, and whether to show progress."""
+    """What every phase of a task's learning shares: devices, recipe, seed, what to show, where to keep checkpoints."""
 
     fabric: Fabric
     recipe: Recipe
     seed: int
     title: str = ""
-    show: bool | None = None
+    show: Progress = None
+    keeper: Keeper | None = None
+    on_epoch: Callable[[Row], None] | None = None
 
     def fit(
         self,
@@ -111,31 +52,36 @@ class Trainer:
         loss: Loss | None = None,
         before_step: Hook | None = None,
         after_step: Hook | None = None,
-    ) -> list[dict[str, Any]]:
+    ) -> list[Row]:
         """Train a module in place and return a row per epoch.
 
         `loss(module, x, y)` is cross-entropy by default. `before_step` runs when gradients are there, `after_step` when
-        the optimiser has changed the parameters; both get the module.
+        the optimiser has changed the parameters; both get the module. With a keeper, every finished epoch is kept, and
+        the same call in another process goes on after the last one, to the same bits.
         """
         recipe = recipe or self.recipe
         fabric, steps = self.fabric, train.steps(recipe.batch_size)
-        history: list[dict[str, Any]] = []
         if recipe.epochs == 0:
             module.to(fabric.device)
-            return history
+            return []
         optimizer = make_optimizer(recipe, module)
-        schedule = make_schedule(recipe, optimizer, steps)
         running, stepper = fabric.setup(module, optimizer)
+        state = _Phase(module, optimizer, make_schedule(recipe, optimizer, steps), torch.Generator().manual_seed(self.seed))
+        kept = self.keeper.load(phase) if self.keeper is not None else None
+        if kept is not None:
+            state.restore(*kept, fabric.device)
+            for row in state.history:
+                self._tell(row)
         dtype = next(module.parameters()).dtype
-        order = torch.Generator().manual_seed(self.seed)
-        best: tuple[float, dict[str, Tensor]] | None = None
         title = f"{self.title} {phase}".strip()
-        with track(title, recipe.epochs * steps, self.show if fabric.is_global_zero else False) as tell:
-            accuracy = float("nan")
-            for epoch in range(recipe.epochs):
+        show = self.show if fabric.is_global_zero else False
+        with track(title, recipe.epochs * steps, show, done=len(state.history) * steps) as tell:
+            while not state.done and len(state.history) < recipe.epochs:
+                epoch = len(state.history) + 1
                 started, total, seen = time.perf_counter(), torch.zeros((), device=fabric.device), 0
                 module.train()
-                for x, y in shards(train.batches(recipe.batch_size, order), fabric):
+                for x, y in shards(train.batches(recipe.batch_size, state.order), fabric):
+                    x = _augmented(train.finish(x), recipe, title)
                     x = x.detach().to(dtype) if x.is_floating_point() else x
                     value = (loss or cross_entropy)(running, x, y)
                     fabric.backward(value)
@@ -145,29 +91,113 @@ class Trainer:
                     stepper.zero_grad()
                     if after_step is not None:
                         after_step(module)
-                    schedule.step()
+                    if recipe.schedule != "plateau":
+                        state.schedule.step()
                     total += value.detach() * len(x)
                     seen += len(x)
-                    tell(f"epoch {epoch + 1}/{recipe.epochs}", value.detach(), accuracy)
+                    tell(f"epoch {epoch}/{recipe.epochs}", value.detach(), state.accuracy)
                 mean = float(summed(fabric, total)) / float(summed(fabric, torch.tensor(float(seen))))
                 if not math.isfinite(mean) or not all(bool(torch.isfinite(p).all()) for p in module.parameters()):
                     raise TrainingError(
-                        f"{title}: diverged in epoch {epoch + 1} of {recipe.epochs}, with a loss of {mean:.4g}. "
+                        f"{title}: diverged in epoch {epoch} of {recipe.epochs}, with a loss of {mean:.4g}. "
                         "Nothing was committed; the learner is as it was. "
                         f"Lower the learning rate (lr={recipe.lr}) or check the scale of the inputs."
                     )
-                accuracy = evaluate(module, valid, fabric, recipe.batch_size)
-                seconds = time.perf_counter() - started
-                history.append({"phase": phase, "epoch": epoch + 1, "loss": mean, "accuracy": accuracy, "seconds": seconds})
-                if recipe.keep == "best" and (best is None or accuracy >= best[0]):
-                    best = accuracy, {name: tensor.clone() for name, tensor in tensors_of(module).items()}
+                accuracy, error = score(module, valid, fabric, recipe.batch_size)
+                rate = optimizer.param_groups[0]["lr"]
+                if recipe.schedule == "plateau":
+                    state.schedule.step(error)  # type: ignore[call-arg,arg-type]
+                    state.done = optimizer.param_groups[0]["lr"] < recipe.stop_lr
+                row = {"phase": phase, "epoch": epoch, "loss": mean, "accuracy": accuracy, "valid_loss": error, "lr": rate}
+                state.finish(row | {"seconds": time.perf_counter() - started}, recipe.keep == "best")
+                self._tell(state.history[-1])
+                if self.keeper is not None:
+                    self.keeper.save(phase, *state.saved(fabric.device))
         with torch.no_grad():
             for name, tensor in tensors_of(module).items():
-                if best is not None:
-                    tensor.copy_(best[1][name])
+                if state.best is not None:
+                    tensor.copy_(state.best[name])
                 if fabric.world_size > 1:  # running statistics are each process's own
                     tensor.copy_(fabric.broadcast(tensor))
-        return history
+        return state.history
+
+    def _tell(self, row: Row) -> None:
+        if self.on_epoch is not None and self.fabric.is_global_zero:
+            self.on_epoch(row)
+
+
+@dataclass
+class _Phase:
+    """All that the rest of a phase depends on."""
+
+    module: nn.Module
+    optimizer: torch.optim.Optimizer
+    schedule: torch.optim.lr_scheduler.LRScheduler
+    order: torch.Generator  # of the examples
+    history: list[Row] = field(default_factory=list)
+    best: dict[str, Tensor] | None = None
+    highest: float = float("-inf")
+    done: bool = False
+
+    @property
+    def accuracy(self) -> float:
+        return self.history[-1]["accuracy"] if self.history else float("nan")
+
+    def finish(self, row: Row, keep_best: bool) -> None:
+        """Note an epoch, and its weights if they are the best so far."""
+        self.history.append(row)
+        if keep_best and row["accuracy"] >= self.highest:
+            self.highest = row["accuracy"]
+            self.best = {name: tensor.clone() for name, tensor in tensors_of(self.module).items()}
+
+    def saved(self, device: torch.device) -> tuple[Row, dict[str, dict[str, Tensor]]]:
+        """The state as JSON and files of tensors."""
+        drawn, generators = randomness(device)
+        schedule = {key: value for key, value in self.schedule.state_dict().items() if key in _SCHEDULED}
+        body = {
+            "history": self.history,
+            "highest": self.highest,
+            "done": self.done,
+            "rates": [group["lr"] for group in self.optimizer.param_groups],
+            "schedule": schedule,
+            "random": drawn,
+        }
+        numbers = self.optimizer.state_dict()["state"]
+        files = {
+            "module": tensors_of(self.module),
+            "optimizer": {f"{p}.{name}": value for p, values in numbers.items() for name, value in values.items()},
+            "random": generators | {"order": self.order.get_state()},
+        }
+        return body, files | ({"best": self.best} if self.best is not None else {})
+
+    @torch.no_grad()
+    def restore(self, body: Mapping[str, Any], tensors: dict[str, Tensor], device: torch.device) -> None:
+        module, best, generators = (part(tensors, name) for name in ("module", "best", "random"))
+        for name, tensor in tensors_of(self.module).items():
+            tensor.copy_(module[name])
+        numbers: dict[int, dict[str, Tensor]] = {}
+        for key, value in part(tensors, "optimizer").items():
+            parameter, name = key.split(".", 1)
+            numbers.setdefault(int(parameter), {})[name] = value
+        groups = self.optimizer.state_dict()["param_groups"]
+        for group, rate in zip(groups, body["rates"]):
+            group["lr"] = rate
+        self.optimizer.load_state_dict({"state": numbers, "param_groups": groups})
+        self.schedule.load_state_dict(body["schedule"])
+        self.history, self.highest, self.done = body["history"], body["highest"], body["done"]
+        self.best = {name: tensor.to(device) for name, tensor in best.items()} or None
+        self.order.set_state(generators["order"])
+        restore_randomness(body["random"], generators, device)
+
+
+_SCHEDULED = {"last_epoch", "_step_count", "_last_lr", "best", "num_bad_epochs"}  # what changes as a schedule goes on
+
+
+def _augmented(x: Tensor, recipe: Recipe, title: str) -> Tensor:
+    if recipe.augment != "none" and x.dim() != 4:
+        shape = tuple(x.shape[1:])
+        raise ConfigError(f'{title}: augment="{recipe.augment}" is for images, but inputs have shape {shape}. Use "none".')
+    return augmented(x, recipe.augment)
 
 
 def hold(module: nn.Module, held: Mapping[str, Tensor]) -> Hook | None:
@@ -191,19 +221,28 @@ def cross_entropy(module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(module(x), y)
 
 
-@torch.no_grad()
 def evaluate(module: nn.Module, data: Data, fabric: Fabric, batch_size: int = 256) -> float:
     """The share of examples that a module labels rightly, in eval mode."""
+    return score(module, data, fabric, batch_size)[0]
+
+
+@torch.no_grad()
+def score(module: nn.Module, data: Data, fabric: Fabric, batch_size: int = 256) -> tuple[float, float]:
+    """The share of examples that a module labels rightly and its mean cross-entropy, in eval mode."""
     training = module.training
     module.eval()
-    counts = torch.zeros(2, dtype=torch.float64)
+    sums = torch.zeros(3, dtype=torch.float64)
     for number, (x, y) in enumerate(data.batches(max(batch_size, 256))):
         if number % fabric.world_size == fabric.global_rank:
-            hits = ask(module, x).argmax(1).cpu() == y.to("cpu", torch.int64)
-            counts += torch.tensor([float(hits.sum()), float(len(y))], dtype=torch.float64)
+            logits = ask(module, data.finish(x.to(fabric.device))).float()
+            y = y.to(logits.device, torch.int64)
+            hits, errors = (logits.argmax(1) == y).sum(), F.cross_entropy(logits, y, reduction="sum")
+            sums += torch.stack(
+                [hits.double(), errors.double(), torch.tensor(float(len(y)), device=hits.device).double()]
+            ).cpu()
     module.train(training)
-    counts = summed(fabric, counts)
-    return float(counts[0] / counts[1])
+    sums = summed(fabric, sums)
+    return float(sums[0] / sums[2]), float(sums[1] / sums[2])
 
 
 def make_optimizer(recipe: Recipe, module: nn.Module) -> torch.optim.Optimizer:
@@ -215,7 +254,7 @@ def make_optimizer(recipe: Recipe, module: nn.Module) -> torch.optim.Optimizer:
 
 
 def make_schedule(recipe: Recipe, optimizer: torch.optim.Optimizer, steps: int) -> torch.optim.lr_scheduler.LRScheduler:
-    """The learning rate over a phase, moved on after every step."""
+    """The learning rate over a phase, moved on after every step, or with "plateau" after every epoch."""
     schedules = torch.optim.lr_scheduler
     total = max(1, recipe.epochs * steps)
     if recipe.schedule == "one-cycle":
@@ -223,5 +262,8 @@ def make_schedule(recipe: Recipe, optimizer: torch.optim.Optimizer, steps: int) 
         return schedules.OneCycleLR(optimizer, recipe.lr, total_steps=length, pct_start=0.25, cycle_momentum=False)
     if recipe.schedule == "cosine":
         return schedules.CosineAnnealingLR(optimizer, total)
+    if recipe.schedule == "plateau":  # torch counts the epochs that are borne, the recipe the one that is too many
+        patience = recipe.patience - 1
+        return schedules.ReduceLROnPlateau(optimizer, factor=1 / recipe.decay, patience=patience, threshold=0.0, eps=0.0)
     milestones = [epoch * steps for epoch in recipe.milestones] if recipe.schedule == "steps" else []
-    return schedules.MultiStepLR(optimizer, milestones, gamma=0.1)
+    return schedules.MultiStepLR(optimizer, milestones, gamma=1 / recipe.decay)

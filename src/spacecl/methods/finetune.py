@@ -9,7 +9,7 @@ import torch
 
 from ..channels import Channels
 from ..core import Core
-from ..record import Job
+from ..record import Job, spent
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class FineTune:
     """
 
     forgets: ClassVar[bool] = True
+    phases: ClassVar[tuple[str, ...]] = ("train",)
 
     def check(self, channels: Channels) -> None:
         pass
@@ -33,4 +34,7 @@ class FineTune:
         own = {name: found[name] for name in sorted(channels.own)}
         tensors = {name: found[name] for name in core.tensors}
         whole = torch.zeros_like(core.adopted)  # every unit belongs to the first task, and so to all
-        return replace(core, tensors=tensors, adopted=whole, own=(*core.own, own)), {"history": tuple(history)}
+        return replace(core, tensors=tensors, adopted=whole, own=(*core.own, own)), {
+            "history": tuple(history),
+            "seconds": {"train": spent(history)},
+        }

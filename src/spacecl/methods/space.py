@@ -18,7 +18,7 @@ from ..core import Core
 from ..errors import ConfigError, FullError, SpaceWarning, TrainingError
 from ..graph import matches
 from ..moments import Moments, collect
-from ..record import Job
+from ..record import Job, spent
 from ..spectrum import analyse, pivot
 from ..training import hold
 
@@ -56,6 +56,7 @@ class SPACE:
     growth: float = 1.5  # by which factor every layer gets more channels when the network grows
 
     forgets: ClassVar[bool] = False
+    phases: ClassVar[tuple[str, ...]] = ("train", "retrain")
 
     def __post_init__(self) -> None:
         if not isinstance(self.task_variance, Mapping):
@@ -115,19 +116,18 @@ class SPACE:
         """Train with the core held, measure what is new, keep that much, retrain, commit (algorithm 1)."""
         full = core.channels.full(core.committed)
         core = self._make_room(core, job, full)
-        clock = _Clock()
         module = core.blueprint.build(core.start(job.classes))
         held = core.held(self.freeze)
         history = job.trainer.fit(module, job.train, job.valid, phase="train", after_step=hold(module, held))
-        clock.stop("train")
-        core, found = self.compress(core, module, job, clock)
+        core, found = self.compress(core, module, job)
         found["history"] = (*history, *found["history"])
+        found["seconds"] = {"train": spent(history), **found["seconds"]}
         grown = bool(full) and self.on_full == "grow"
         return core, found | {"full": tuple(full), "grown": grown}
 
-    def compress(self, core: Core, module: nn.Module, job: Job, clock: _Clock | None = None) -> tuple[Core, dict[str, Any]]:
+    def compress(self, core: Core, module: nn.Module, job: Job) -> tuple[Core, dict[str, Any]]:
         """Analyse a trained full-width network, narrow it in one shot, retrain it and commit what comes out."""
-        clock = clock or _Clock()
+        started = time.perf_counter()
         channels, held = core.channels, core.held(self.freeze)
         moments = self._measure(channels, module, job)
         keep, found = self._select(core, moments, job)
@@ -135,13 +135,12 @@ class SPACE:
         if self.compensate:
             tensors = compensated(channels, tensors, moments, keep, core.committed, held, core.blueprint.frozen)
         small = core.blueprint.build(channels.gather(tensors, keep))
-        clock.stop("analyse")
+        analysed = time.perf_counter() - started
         narrow = channels.gather(held, keep)
         recipe = job.trainer.recipe.for_retraining()
         history = job.trainer.fit(small, job.train, job.valid, phase="retrain", recipe=recipe, after_step=hold(small, narrow))
-        clock.stop("retrain")
         done = core.commit(core.blueprint.taken(small), keep)
-        return done, found | {"history": tuple(history), "seconds": clock.seconds}
+        return done, found | {"history": tuple(history), "seconds": {"analyse": analysed, "retrain": spent(history)}}
 
     def _make_room(self, core: Core, job: Job, full: list[str]) -> Core:
         if not full:
@@ -233,18 +232,6 @@ def _plain(variance: Variance) -> Variance:
     return {layer: float(v) for layer, v in variance.items()} if isinstance(variance, Mapping) else float(variance)
 
 
-class _Clock:
-    """Seconds by phase."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self.last = time.perf_counter()
-
-    def stop(self, phase: str) -> None:
-        now = time.perf_counter()
-        self.seconds[phase], self.last = now - self.last, now
-
-
 def _enough(places: list[Place]) -> int:
     """Examples for at least ten samples per channel: where a place has one sample per example, channels decide."""
     return max(1000, 10 * max((len(place.units) for place in places), default=0))
@@ -257,7 +244,7 @@ def _examples(job: Job, count: int) -> Iterator[Tensor]:
     for x, _ in job.train.batches(100, order):
         part = x[: count - seen][fabric.global_rank :: fabric.world_size]
         if len(part):
-            yield part
+            yield job.train.finish(part.to(fabric.device))
         seen += len(x)
         if seen >= count:
             return

@@ -1,0 +1,1 @@
+"""The paper's benchmarks: data files, streams of tasks, networks and recipes."""

@@ -1,0 +1,134 @@
+"""The benchmarks and, for each, the paper's settings and ours. Plain values, known without loading torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Values of a `Recipe`; others from some task on; and options of methods, by the method's name."""
+
+    train: Values
+    later: tuple[Values, ...] = ()  # each with "from", the number of the first task that it is for
+    options: Mapping[str, Values] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A stream of tasks: what it is made from, how many tasks it has, the network and the recipes for it."""
+
+    title: str
+    kind: str  # "permuted", "split" or "datasets"
+    datasets: tuple[str, ...]
+    tasks: int
+    model: str
+    recipes: Mapping[str, Preset]
+
+
+PUBLISHED = {"activations": "pre", "selection": "first", "freeze": "filters", "compensate": False, "samples": 1000}
+
+
+def _space(variance: Values, published: bool = False) -> dict[str, Values]:
+    return {"space": {"variance": variance, **(PUBLISHED if published else {})}}
+
+
+# Table S2 and section S2.2. The optimiser begins anew with every task; the dropout is the network's.
+_SGD = {"optimizer": "sgd", "momentum": 0.9, "batch_size": 128, "schedule": "steps"}
+_PAPER_MLP = Preset(
+    {**_SGD, "epochs": 15, "lr": 0.01, "milestones": [6, 13]}
+    | {"retrain_epochs": 45, "retrain_lr": 0.001, "retrain_milestones": [38]},
+    ({"from": 8, "retrain_epochs": 60, "retrain_milestones": [51]},),
+    _space({"hidden1": 0.999, "*": 0.995}, published=True),
+)
+_PAPER_CIFAR10 = Preset(
+    {**_SGD, "epochs": 40, "lr": 0.01, "milestones": [25, 35]}
+    | {"retrain_epochs": 55, "retrain_lr": 0.01, "retrain_milestones": [11, 49]},
+    ({"from": 3, "epochs": 60, "lr": 0.001, "milestones": [54], "retrain_epochs": 85, "retrain_milestones": [8, 76]},),
+    _space({"conv1": 0.995, "*": 0.95}, published=True),
+)
+_PAPER_CIFAR100 = Preset(
+    {**_SGD, "epochs": 80, "lr": 0.01, "milestones": [25, 65]}
+    | {"retrain_epochs": 120, "retrain_lr": 0.01, "retrain_milestones": [42, 108]},
+    ({"from": 3, "epochs": 100, "lr": 0.001, "milestones": [90], "retrain_epochs": 150, "retrain_milestones": [52, 135]},),
+    _space({"conv1": 0.999, "*": 0.99}, published=True),
+)
+_PAPER_8 = Preset(
+    {**_SGD, "batch_size": 64, "epochs": 150, "retrain_epochs": 100, "lr": 0.01}
+    | {"schedule": "plateau", "decay": 3.0, "patience": 5, "stop_lr": 1e-4},
+    options=_space({"conv1": 0.995, "conv2_x": 0.95, "conv3_x": 0.93, "conv4_x": 0.92, "conv5_x": 0.91}, published=True),
+)
+
+# Ours: few epochs on a one-cycle schedule. The same for every method; `options` are each method's own.
+_FAST_MLP = Preset(
+    {"optimizer": "adamw", "lr": 1e-3, "batch_size": 128, "epochs": 4, "retrain_epochs": 6, "schedule": "one-cycle"},
+    options=_space({"*": 0.92}),
+)
+_FAST_DIGITS = Preset({"epochs": 30, "retrain_epochs": 15}, options=_space({"*": 0.97}))
+_FAST_CNN = {"optimizer": "sgd", "lr": 0.05, "weight_decay": 5e-4, "batch_size": 64, "schedule": "one-cycle"}
+_FAST_CIFAR10 = Preset(
+    {**_FAST_CNN, "epochs": 10, "retrain_epochs": 14, "augment": "flip-shift"},
+    options=_space({"conv1": 0.95, "*": 0.88}),
+)
+_FAST_CIFAR100 = Preset(
+    {**_FAST_CNN, "epochs": 10, "retrain_epochs": 14, "augment": "flip-shift"},
+    options=_space({"conv1": 0.98, "*": 0.95}),
+)
+_FAST_8 = Preset(
+    {**_FAST_CNN, "epochs": 8, "retrain_epochs": 8},
+    options=_space({"conv1": 0.97, "*": 0.9}),
+)
+
+BENCHMARKS = {
+    "p-mnist": Benchmark(
+        "MNIST, the pixels of each task in an order of its own",
+        "permuted",
+        ("mnist",),
+        10,
+        "mlp",
+        {"paper": _PAPER_MLP, "fast": _FAST_MLP},
+    ),
+    "split-cifar10": Benchmark(
+        "CIFAR-10, two classes a task", "split", ("cifar10",), 5, "cnn", {"paper": _PAPER_CIFAR10, "fast": _FAST_CIFAR10}
+    ),
+    "split-cifar100": Benchmark(
+        "CIFAR-100, ten classes a task",
+        "split",
+        ("cifar100",),
+        10,
+        "cnn-wide",
+        {"paper": _PAPER_CIFAR100, "fast": _FAST_CIFAR100},
+    ),
+    "8-datasets": Benchmark(
+        "eight datasets, one a task",
+        "datasets",
+        ("cifar10", "cifar100", "facescrub", "mnist", "svhn", "fashion-mnist", "gtsrb", "notmnist"),  # as in Table S1
+        8,
+        "resnet18",
+        {"paper": _PAPER_8, "fast": _FAST_8},
+    ),
+    "p-fashion": Benchmark(
+        "Fashion-MNIST, the pixels of each task in an order of its own",
+        "permuted",
+        ("fashion-mnist",),
+        10,
+        "mlp",
+        {"paper": _PAPER_MLP, "fast": _FAST_MLP},
+    ),
+    "permuted-digits": Benchmark(
+        "scikit-learn's 8 x 8 digits, the pixels of each task in an order of its own; no download",
+        "permuted",
+        (),
+        5,
+        "mlp-small",
+        {"paper": _PAPER_MLP, "fast": _FAST_DIGITS},
+    ),
+}
+# Users' own data, of which nothing is known: pictures are not mirrored, and any input can be read by an MLP.
+_OWN_PICTURES = Preset({**_FAST_CIFAR10.train, "augment": "none"}, options=_FAST_CIFAR10.options)
+PICTURES = Benchmark("your own pictures", "own", (), 0, "cnn", {"paper": _PAPER_CIFAR10, "fast": _OWN_PICTURES})
+TASKS = Benchmark("your own tasks", "own", (), 0, "mlp", {"paper": _PAPER_MLP, "fast": _FAST_DIGITS})

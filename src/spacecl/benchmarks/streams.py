@@ -1,0 +1,241 @@
+"""Benchmarks as lists of tasks, and users' own data: a folder of class folders per task, or a Python file."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..errors import ConfigError, DataError, SpaceWarning
+from ..images import Images, with_borders
+from ..tasks import Task
+from .formats import PICTURES, Decoded, Split, need_pillow, pictures, read_folders, set_aside
+from .presets import BENCHMARKS, Benchmark
+from .sources import DATASETS, decoded, load
+
+Data = str | os.PathLike[str] | None
+Order = str | Sequence[int]
+
+
+def stream(
+    name: str,
+    data: Data = None,
+    *,
+    tasks: int | None = None,
+    limit: int | None = None,
+    order: Order = "given",
+    seed: int = 0,
+    image_size: int = 32,
+) -> list[Task]:
+    """The tasks of a benchmark, or of a folder or Python file of one's own, each with test data.
+
+    `order` is "given", "random" (drawn by `seed`) or the numbers of tasks from 1; of these the first `tasks` are taken.
+    `limit` keeps so many images of each class.
+
+    >>> [task.name for task in stream("permuted-digits", tasks=2)]
+    ['digits-1', 'digits-2']
+    """
+    if name in BENCHMARKS:
+        benchmark = BENCHMARKS[name]
+        makers = {"permuted": _permuted, "split": _split, "datasets": _datasets}
+        found = list(makers[benchmark.kind](benchmark, data, tasks))
+    elif Path(name).is_dir():
+        found = from_folder(Path(name), image_size)
+    else:
+        found = from_file(name)
+    numbers = _numbers(order, len(found), seed)
+    if tasks is not None and tasks > len(numbers):
+        raise ConfigError(f"{name} has {len(numbers)} tasks; {tasks} were asked for.")
+    found = [found[number] for number in numbers[:tasks]]
+    return found if limit is None else [_limited(task, limit, seed) for task in found]
+
+
+def _numbers(order: Order, count: int, seed: int) -> list[int]:
+    if order == "given":
+        return list(range(count))
+    if order == "random":
+        return np.random.default_rng(seed).permutation(count).tolist()
+    numbers = [int(number) - 1 for number in order]
+    if len(set(numbers)) < len(numbers) or not all(0 <= number < count for number in numbers):
+        raise ConfigError(f"order={list(order)} must name tasks from 1 to {count}, none twice.")
+    return numbers
+
+
+# -- benchmarks ------------------------------------------------------------------------------------------------------
+
+
+def _permuted(benchmark: Benchmark, data: Data, tasks: int | None) -> Iterator[Task]:
+    """One dataset, its pixels in a fixed random order for each task, the same in every run."""
+    name = benchmark.datasets[0] if benchmark.datasets else "digits"
+    found = load(name, data) if benchmark.datasets else _digits()
+    mean, std = found.spread or (None, None)
+    for number in range(1, max(tasks or 0, benchmark.tasks) + 1):
+        shape = found.train[0].shape[1:]
+        order = torch.from_numpy(np.random.default_rng([2020, number]).permutation(int(np.prod(shape))))
+        train, test = (Images(*part, mean, std, order=order) for part in (found.train, found.test))
+        yield Task(f"{name}-{number}", train, classes=found.classes, test=test)
+
+
+def _digits() -> Decoded:
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    split = images.reshape(-1, 1, 8, 8).astype(np.uint8), labels.astype(np.int64)
+    train, test, note = set_aside(split, "", 0.2)
+    return Decoded(train, test, tuple(map(str, range(10))), note)
+
+
+def _split(benchmark: Benchmark, data: Data, tasks: int | None) -> Iterator[Task]:
+    """One dataset, so many classes for each task, in the order of their numbers."""
+    name = benchmark.datasets[0]
+    found = load(name, data)
+    mean, std = found.spread or (None, None)
+    count = len(found.classes) // benchmark.tasks
+    for number in range(benchmark.tasks):
+        parts = [
+            Images(pixels, labels % count, mean, std, rows=np.flatnonzero(labels // count == number))
+            for pixels, labels in (found.train, found.test)
+        ]
+        names = found.classes[number * count : (number + 1) * count]
+        yield Task(f"{name}-{number + 1}", parts[0], classes=names, test=parts[1])
+
+
+def _datasets(benchmark: Benchmark, data: Data, tasks: int | None) -> Iterator[Task]:
+    """One dataset for each task, all as 32 x 32 colour images; counts are held against the paper's Table S1."""
+    differ = []
+    for name in benchmark.datasets:
+        found, dataset = load(name, data), DATASETS[name]
+        counts = len(found.train[1]), len(found.test[1])
+        if counts != dataset.counts:
+            wanted = f"{dataset.counts[0]:,} + {dataset.counts[1]:,}"
+            note = f" ({found.note})" if found.note else ""
+            differ.append(f"{dataset.title} {counts[0]:,} + {counts[1]:,}{note} instead of {wanted}")
+        share = found.train[0][0, 0].size / 32**2
+        mean, std = with_borders(*found.spread, share) if found.spread else (None, None)
+        train, test = (Images(*part, mean, std, shape=(3, 32, 32)) for part in (found.train, found.test))
+        yield Task(name, train, classes=found.classes, test=test)
+    if differ:
+        warnings.warn(
+            f"Training and test images are not as many as in Table S1: {'; '.join(differ)}.", SpaceWarning, stacklevel=4
+        )
+
+
+# -- one's own --------------------------------------------------------------------------------------------------------
+
+
+def from_folder(root: Path, size: int = 32) -> list[Task]:
+    """A task for each folder in `root`: class folders of pictures, or `train`, `test` and perhaps `valid` with such.
+
+    Pictures become colour images of `size` x `size`. Without `test`, a tenth of the pictures is set aside for it.
+    """
+    need_pillow()
+    folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+    wrong = [] if folders else [f"{root} holds no folders; a task is a folder of class folders"]
+    plans = []
+    for folder in folders:
+        parts = {part: folder / part for part in ("train", "valid", "test") if (folder / part).is_dir()} or {"train": folder}
+        classes = {part: _class_folders(path) for part, path in parts.items()}
+        names = list(classes.get("train", ()))
+        if len(names) < 2:
+            wrong.append(f"{folder} needs at least two class folders{' in train' if 'train' in parts else ''}; it has {names}")
+        for part, found in classes.items():
+            if list(found) != names:
+                wrong.append(f"{parts[part]} has the classes {list(found)}, but train has {names}")
+            wrong += [f"{path} holds no pictures ({', '.join(PICTURES)})" for path in found.values() if not pictures(path)]
+        plans.append((folder.name, names, classes))
+    if wrong:
+        raise DataError("These folders cannot be used as tasks:\n" + "\n".join(f"  - {line}" for line in wrong))
+    return [_own_task(root, name, names, classes, size) for name, names, classes in plans]
+
+
+def _class_folders(path: Path) -> dict[str, Path]:
+    return {folder.name: folder for folder in sorted(path.iterdir()) if folder.is_dir() and not folder.name.startswith(".")}
+
+
+def _own_task(root: Path, name: str, names: list[str], classes: dict[str, dict[str, Path]], size: int) -> Task:
+    def read() -> Decoded:
+        train, note = read_folders(list(classes["train"].values()), size, 3)
+        if "test" in classes:
+            test, _ = read_folders(list(classes["test"].values()), size, 3)
+        else:
+            train, test, note = set_aside(train, note, 0.1)
+        return Decoded(train, test, tuple(names), note)
+
+    def read_valid() -> Decoded:
+        valid, note = read_folders(list(classes["valid"].values()), size, 3)
+        return Decoded(valid, valid, tuple(names), note)
+
+    files = [file for part in ("train", "test") for path in classes.get(part, {}).values() for file in pictures(path)]
+    found = decoded(f"own-{root.name}-{name}-{size}", files, read)
+    mean, std = found.spread or (None, None)
+
+    def images(split: Split) -> Images:
+        return Images(*split, mean, std)
+
+    valid = None
+    if "valid" in classes:
+        more = [file for path in classes["valid"].values() for file in pictures(path)]
+        valid = images(decoded(f"own-{root.name}-{name}-{size}-valid", more, read_valid).train)
+    return Task(name, images(found.train), valid, tuple(names), images(found.test))
+
+
+def from_file(name: str) -> list[Task]:
+    """The list of tasks that a Python file's function `tasks`, or the one named after a colon, returns."""
+    file, _, function = name.partition(".py:")
+    file, function = (f"{file}.py", function) if function else (name, "tasks")
+    if not Path(file).is_file():
+        raise ConfigError(f"{file} does not exist.")
+    found = runpy.run_path(file).get(function)
+    if not callable(found):
+        raise ConfigError(f"{file} has no function {function}(); write one that returns a list of spacecl.Task.")
+    listed = found()
+    if not isinstance(listed, (list, tuple)) or not listed or not all(isinstance(task, Task) for task in listed):
+        raise ConfigError(f"{function}() in {file} must return a list of spacecl.Task; it returned {_told(listed)}.")
+    bare = [task.name for task in listed if task.test is None]
+    if bare:
+        raise ConfigError(
+            f"{file}: no test data for {', '.join(bare)}. Give it with Task(..., test=...), so that a run can measure."
+        )
+    repeated = sorted({task.name for task in listed if [other.name for other in listed].count(task.name) > 1})
+    if repeated:
+        raise ConfigError(f"{file}: these names are there twice: {', '.join(repeated)}.")
+    return list(listed)
+
+
+def _told(value: Any) -> str:
+    return f"a {type(value).__name__} of {len(value)}" if isinstance(value, (list, tuple)) else f"a {type(value).__name__}"
+
+
+# -- smaller runs ------------------------------------------------------------------------------------------------------
+
+
+def _limited(task: Task, limit: int, seed: int) -> Task:
+    """The same task with at most so many examples of each class."""
+    parts: dict[str, Any] = {part: _limit(getattr(task, part), limit, seed, task.name) for part in ("train", "valid", "test")}
+    return replace(task, **parts)
+
+
+def _limit(source: Any, limit: int, seed: int, name: str) -> Any:
+    if source is None:
+        return None
+    if isinstance(source, Images):
+        return source.subset(_some(source.targets.numpy(), limit, seed))
+    if isinstance(source, (tuple, list)):
+        x, y = (torch.as_tensor(values) for values in source)
+        rows = torch.from_numpy(_some(y.numpy(), limit, seed))
+        return x[rows], y[rows]
+    raise ConfigError(f"Task {name!r}: limit works with tensors and images; leave it out for a {type(source).__name__}.")
+
+
+def _some(labels: np.ndarray, limit: int, seed: int) -> np.ndarray:
+    """Rows with at most `limit` of each label, in order."""
+    generator = np.random.default_rng(seed)
+    chosen = [generator.permutation(np.flatnonzero(labels == label))[:limit] for label in np.unique(labels)]
+    return np.sort(np.concatenate(chosen))

@@ -1,0 +1,297 @@
+"""The settings of a run: a preset, then a TOML file, then the command line; every problem found is told at once."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import json
+import runpy
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .benchmarks.presets import BENCHMARKS, PICTURES, TASKS, Benchmark
+from .errors import ConfigError, SpaceError
+from .recipe import Recipe
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from .learner import Method
+
+RECIPES = ("fast", "paper")
+DEVICES = ("auto", "cpu", "cuda", "mps")
+
+
+@dataclass(frozen=True)
+class Config:
+    """All settings of a run, none left open. `later` has values of `train` for some task on, numbered from 1."""
+
+    benchmark: str
+    method: str = "space"
+    recipe: str = "fast"
+    seed: int = 0
+    tasks: int | None = None
+    limit: int | None = None
+    order: str | tuple[int, ...] = "given"
+    model: str = ""
+    image_size: int = 32
+    device: str = "auto"
+    head: str | None = None
+    shared: tuple[str, ...] = ()
+    train: Mapping[str, Any] = field(default_factory=dict)
+    later: tuple[Mapping[str, Any], ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return json.loads(json.dumps(asdict(self)))
+
+    def recipe_for(self, number: int) -> Recipe:
+        """How to train a task, numbered from 1."""
+        values = dict(self.train)
+        for change in self.later:
+            if number >= change["from"]:
+                values |= {name: value for name, value in change.items() if name != "from"}
+        return Recipe(**values)
+
+    def make_method(self) -> Method:
+        return methods()[self.method](**self.options)
+
+    def make_model(self, shape: Sequence[int], classes: int) -> nn.Module:
+        """The network: one of ours for this shape of input, or the user's own."""
+        from .benchmarks.networks import NETWORKS
+
+        return NETWORKS[self.model](shape, classes) if self.model in NETWORKS else imported(self.model)()
+
+
+def methods() -> dict[str, Callable[..., Any]]:
+    """The methods by the names that the command line has for them."""
+    from .methods import METHODS
+
+    return {name.lower(): method for name, method in METHODS.items()}
+
+
+def read(file: str | Path) -> dict[str, Any]:
+    """A TOML file's settings."""
+    try:
+        return tomllib.loads(Path(file).read_text())
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{file} is not TOML: {error}.") from error
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}.") from error
+
+
+def assigned(texts: Iterable[str]) -> dict[str, Any]:
+    """Settings written as KEY=VALUE, with values as in TOML; a bare word is text.
+
+    >>> assigned(["train.lr=0.1", "order=random"])
+    {'train': {'lr': 0.1}, 'order': 'random'}
+    """
+    found: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"--set {text} is not of the form KEY=VALUE, such as train.lr=0.01.")
+        try:
+            parsed = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            parsed = value.strip()
+        place = found
+        *outer, last = key.strip().split(".")
+        for name in outer:
+            place = place.setdefault(name, {})
+        place[last] = parsed
+    return found
+
+
+def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings upon settings; tables are merged one level deep, everything else is replaced."""
+    found: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            both = isinstance(value, Mapping) and isinstance(found.get(key), Mapping)
+            found[key] = {**found[key], **value} if both else value
+    return found
+
+
+def resolve(given: Mapping[str, Any], data: str | None = None) -> Config:
+    """Settings with all that was left open filled in from the benchmark's preset, checked whole before anything runs."""
+    from .benchmarks.networks import NETWORKS
+    from .benchmarks.sources import missing
+
+    wrong = _unknown(given, [entry.name for entry in fields(Config)], "")
+    name, recipe, method = (str(given.get(key, default)) for key, default in _NAMES.items())
+    benchmark = _benchmark(name, wrong)
+    kind = benchmark or PICTURES
+    _one_of(wrong, "recipe", recipe, RECIPES)
+    _one_of(wrong, "method", method, tuple(methods()))
+    for key, least in (("seed", 0), ("tasks", 1), ("limit", 2), ("image_size", 12)):
+        value = given.get(key)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+            wrong.append(f"{key} = {value!r} must be a whole number, at least {least}")
+    _one_of(wrong, "device", given.get("device", "auto"), DEVICES)
+    order = given.get("order", "given")
+    if isinstance(order, list) and all(isinstance(number, int) for number in order) and order:
+        order = tuple(order)
+    elif order not in ("given", "random"):
+        wrong.append(f'order = {order!r} must be "given", "random" or a list of task numbers, from 1')
+    preset = kind.recipes.get(recipe, kind.recipes["fast"])
+    train, later = _recipes(given, preset.train, preset.later, wrong)
+    model = str(given.get("model", kind.model))
+    options = _options(
+        given, method, dict(preset.options.get(method, {})), model.split("-")[0] == kind.model.split("-")[0], wrong
+    )
+    if model not in NETWORKS:
+        try:
+            imported(model)
+        except ConfigError as error:
+            wrong.append(str(error))
+    shared, head = given.get("shared", ()), given.get("head")
+    if not isinstance(shared, (list, tuple)) or not all(isinstance(name, str) for name in shared):
+        wrong.append(f"shared = {shared!r} must be a list of layer names")
+    if head is not None and not isinstance(head, str):
+        wrong.append(f"head = {head!r} must be a layer's name")
+    wrong += missing(kind.datasets, data)
+    tasks = given.get("tasks")
+    if benchmark is not None and benchmark.kind in ("split", "datasets") and isinstance(tasks, int) and tasks > benchmark.tasks:
+        wrong.append(f"tasks = {tasks}, but {name} has {benchmark.tasks}")
+    if wrong:
+        lines = "\n".join(f"  - {line if line[-1] in '.?' else f'{line}.'}" for line in wrong)
+        raise ConfigError(f"This run cannot be started, for {len(wrong)} reason{'s' if len(wrong) > 1 else ''}:\n{lines}")
+    plain = {key: given[key] for key in ("seed", "tasks", "limit", "image_size", "device") if given.get(key) is not None}
+    if tasks is None and benchmark is not None and benchmark.tasks:
+        plain["tasks"] = len(order) if isinstance(order, tuple) else benchmark.tasks
+    if name not in BENCHMARKS:
+        name = str(Path(name).absolute())
+    fixed = {"order": order, "model": model, "head": head, "shared": tuple(shared)}
+    return Config(name, method, recipe, train=train, later=later, options=options, **fixed, **plain)
+
+
+_NAMES = {"benchmark": "", "recipe": "fast", "method": "space"}
+
+
+def _benchmark(name: str, wrong: list[str]) -> Benchmark | None:
+    if name in BENCHMARKS:
+        return BENCHMARKS[name]
+    if name and Path(name).is_dir():
+        return PICTURES
+    if name.partition(":")[0].endswith(".py") and Path(name.partition(":")[0]).is_file():
+        return TASKS
+    close = difflib.get_close_matches(name, BENCHMARKS, 1)
+    hint = f" Did you mean {close[0]}?" if close else f" The benchmarks are {', '.join(BENCHMARKS)}."
+    wrong.append(f"benchmark = {name!r} is no benchmark, and no folder or Python file of tasks.{hint}")
+    return None
+
+
+def _recipes(
+    given: Mapping[str, Any], train: Mapping[str, Any], later: Sequence[Mapping[str, Any]], wrong: list[str]
+) -> tuple[dict[str, Any], tuple[dict[str, Any], ...]]:
+    """The recipe's values and those from some task on. What a user sets for all tasks wins over the preset's later values."""
+    own = _table(given, "train", wrong)
+    names = [entry.name for entry in fields(Recipe)]
+    wrong += _unknown(own, names, "train.")
+    own = {key: value for key, value in own.items() if key in names}
+    changes = [{key: value for key, value in change.items() if key not in own} for change in later]
+    if "later" in given:
+        listed = given["later"] if isinstance(given["later"], list) else [given["later"]]
+        changes = [dict(change) if isinstance(change, Mapping) else {} for change in listed]
+        for number, change in enumerate(changes):
+            if not isinstance(change.get("from"), int):
+                wrong.append(f"later[{number}] needs from = N, the number of the first task that it is for")
+            wrong += _unknown(change, ["from", *names], f"later[{number}].")
+            changes[number] = {key: value for key, value in change.items() if key in ("from", *names)}
+    try:
+        values = asdict(Recipe(**{**train, **own}))
+        for number, change in enumerate(changes):
+            try:
+                Recipe(**{**values, **{key: value for key, value in change.items() if key != "from"}})
+            except ConfigError as error:
+                wrong.append(f"later[{number}]: {error}")
+    except ConfigError as error:
+        wrong.append(f"train: {error}")
+        values = {}
+    return values, tuple(change for change in changes if len(change) > 1)
+
+
+def _options(
+    given: Mapping[str, Any], method: str, preset: dict[str, Any], preset_model: bool, wrong: list[str]
+) -> dict[str, Any]:
+    """The method's options. A preset names layers of its own network; of another all get what it has for the rest."""
+    own = _table(given, "options", wrong)
+    if method not in methods():
+        return own
+    kind = methods()[method]
+    names = [entry.name for entry in fields(kind)]  # type: ignore[arg-type]
+    wrong += _unknown(own, names, "options.")
+    if not preset_model and isinstance(preset.get("variance"), Mapping):
+        preset["variance"] = preset["variance"].get("*", min(preset["variance"].values()))
+    options = {**preset, **{key: value for key, value in own.items() if key in names}}
+    try:
+        return asdict(kind(**options))
+    except (SpaceError, TypeError, ValueError) as error:
+        wrong.append(f"options: {error}")
+        return options
+
+
+def imported(name: str) -> Callable[[], nn.Module]:
+    """A function by `module:function` or `file.py:function`."""
+    module, colon, function = name.rpartition(":")
+    if not colon or not module or not function:
+        from .benchmarks.networks import NETWORKS
+
+        raise ConfigError(f"model = {name!r} is none of {', '.join(NETWORKS)}, and not module:function or file.py:function")
+    try:
+        if module.endswith(".py"):
+            space = runpy.run_path(module)
+        else:
+            if "" not in sys.path:
+                sys.path.insert(0, "")  # the user's own module lies where the command is given
+            space = vars(importlib.import_module(module))
+    except Exception as error:  # whatever the user's module does when it is loaded
+        raise ConfigError(f"model = {name!r}: {module} cannot be loaded: {type(error).__name__}: {error}") from error
+    if not callable(space.get(function)):
+        raise ConfigError(f"model = {name!r}: {module} has no function {function}()")
+    return space[function]
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """What one set of settings has otherwise than another, in words."""
+    found = []
+    for key in sorted(old.keys() | new.keys()):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            found += differences(before, after, f"{prefix}{key}.")
+        elif before != after:
+            found.append(f"{prefix}{key} was {before!r} and is {after!r}")
+    return found
+
+
+def _table(given: Mapping[str, Any], name: str, wrong: list[str]) -> dict[str, Any]:
+    value = given.get(name, {})
+    if not isinstance(value, Mapping):
+        wrong.append(f"{name} = {value!r} must be a table, such as [{name}]")
+        return {}
+    return dict(value)
+
+
+def _unknown(given: Mapping[str, Any], names: Sequence[str], prefix: str) -> list[str]:
+    found = []
+    for key in given:
+        if key not in names:
+            close = difflib.get_close_matches(str(key), names, 1)
+            hint = f"did you mean {prefix}{close[0]}?" if close else f"there are {', '.join(names)}"
+            found.append(f"{prefix}{key} is no setting; {hint}")
+    return found
+
+
+def _one_of(wrong: list[str], key: str, value: Any, names: Sequence[str]) -> None:
+    if value not in names:
+        close = difflib.get_close_matches(str(value), names, 1)
+        wrong.append(f"{key} = {value!r} must be one of {', '.join(names)}{f'; did you mean {close[0]}?' if close else ''}")

@@ -1,0 +1,131 @@
+"""Images as bytes: indexed where they lie, made numbers batch by batch on the device that trains."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .errors import DataError
+
+SHIFT = 2  # pixels that augmentation may move an image by, each way
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """Labelled images as bytes, in memory or memory-mapped; a kind of data that tasks take.
+
+    Batches are moved to the device as bytes and get mean 0 and spread 1 there. `mean` and `std` are of pixel values, one
+    for every channel; by default those of the images given. `shape` asks for another form: black borders are
+    added and a single channel is repeated. `order` permutes the pixels and hands them on as one row.
+
+    >>> pixels = np.arange(2 * 12, dtype=np.uint8).reshape(2, 3, 2, 2)
+    >>> images = Images(pixels, [0, 1])
+    >>> images.finish(images.batch(np.array([1]))[0]).shape
+    torch.Size([1, 3, 2, 2])
+    """
+
+    pixels: Any  # (images, channels, height, width), uint8
+    labels: Any  # (images,)
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    shape: tuple[int, int, int] | None = None
+    order: Tensor | None = None
+    rows: np.ndarray | None = None  # which images are meant; all by default
+
+    def __post_init__(self) -> None:
+        pixels = self.pixels if isinstance(self.pixels, np.ndarray) else np.asarray(self.pixels)
+        labels = np.asarray(self.labels)
+        wrong = []
+        if pixels.dtype != np.uint8 or pixels.ndim != 4:
+            wrong.append(f"pixels must be uint8 of shape (images, channels, height, width); got {pixels.dtype} {pixels.shape}")
+        elif self.shape is not None and not _fits(pixels.shape[1:], self.shape):
+            wrong.append(f"images of shape {pixels.shape[1:]} cannot be given the shape {self.shape} by adding borders")
+        if labels.ndim != 1 or len(labels) != len(pixels) or not np.issubdtype(labels.dtype, np.integer):
+            wrong.append(
+                f"labels must be whole numbers, one for each of {len(pixels)} images; got {labels.dtype} {labels.shape}"
+            )
+        if wrong:
+            raise DataError(f"These images cannot be used: {'; '.join(wrong)}.")
+        object.__setattr__(self, "pixels", pixels)
+        object.__setattr__(self, "labels", labels)
+        if self.mean is None or self.std is None:
+            mean, std = statistics(pixels if self.rows is None else pixels[self.rows])
+            if self.shape is not None:
+                mean, std = with_borders(mean, std, pixels.shape[2] * pixels.shape[3] / (self.shape[1] * self.shape[2]))
+            object.__setattr__(self, "mean", mean)
+            object.__setattr__(self, "std", std)
+
+    def __len__(self) -> int:
+        return len(self.pixels) if self.rows is None else len(self.rows)
+
+    @property
+    def targets(self) -> Tensor:
+        """The labels of the images that are meant."""
+        return torch.from_numpy((self.labels if self.rows is None else self.labels[self.rows]).astype(np.int64))
+
+    def subset(self, rows: Any) -> Images:
+        """Some of these images; nothing is copied."""
+        rows = np.asarray(rows)
+        return replace(self, rows=rows if self.rows is None else self.rows[rows])
+
+    def batch(self, rows: Any) -> tuple[Tensor, Tensor]:
+        """Some images as bytes, and their labels."""
+        rows = np.asarray(rows) if self.rows is None else self.rows[np.asarray(rows)]
+        return torch.from_numpy(self.pixels[rows]), torch.from_numpy(self.labels[rows].astype(np.int64))
+
+    def finish(self, x: Tensor) -> Tensor:
+        """Bytes as numbers that a network reads, on the device where they lie."""
+        mean, std = (torch.tensor(values, device=x.device)[:, None, None] for values in (self.mean, self.std))
+        if self.shape is not None:
+            high, wide = (a - b for a, b in zip(self.shape[1:], x.shape[2:]))
+            x = F.pad(x, (wide // 2, wide - wide // 2, high // 2, high - high // 2))
+            x = x.expand(-1, self.shape[0], -1, -1)
+        x = x.to(torch.float32).sub_(mean).div_(std)
+        return x if self.order is None else x.flatten(1).index_select(1, self.order.to(x.device))
+
+
+Values = tuple[float, ...]
+
+
+def statistics(pixels: np.ndarray) -> tuple[Values, Values]:
+    """Mean and standard deviation of each channel."""
+    values = np.arange(256.0)
+    means, stds = [], []
+    for channel in range(pixels.shape[1]):
+        counts = np.zeros(256)
+        for start in range(0, len(pixels), 4096):
+            counts += np.bincount(pixels[start : start + 4096, channel].ravel(), minlength=256)
+        mean = float(counts @ values / counts.sum())
+        means.append(mean)
+        stds.append(float(np.sqrt(counts @ (values - mean) ** 2 / counts.sum())) or 1.0)
+    return tuple(means), tuple(stds)
+
+
+def with_borders(mean: Values, std: Values, share: float) -> tuple[Values, Values]:
+    """Mean and standard deviation of images that have such a share of larger ones, black around them."""
+    means = tuple(share * m for m in mean)
+    return means, tuple(float(np.sqrt(share * (s * s + m * m) - b * b)) for m, s, b in zip(mean, std, means))
+
+
+def augmented(x: Tensor, how: str) -> Tensor:
+    """A batch of images, mirrored or moved a little at random; the same images with "none"."""
+    if "flip" in how:
+        mirrored = torch.rand(len(x), 1, 1, 1, device=x.device) < 0.5
+        x = torch.where(mirrored, x.flip(-1), x)
+    if "shift" in how:
+        high, wide = x.shape[2:]
+        rows, columns = torch.randint(0, 2 * SHIFT + 1, (2, len(x), 1), device=x.device)
+        rows, columns = rows + torch.arange(high, device=x.device), columns + torch.arange(wide, device=x.device)
+        images = torch.arange(len(x), device=x.device)[:, None, None]
+        moved = F.pad(x, (SHIFT,) * 4)[images, :, rows[:, :, None], columns[:, None, :]]  # (images, rows, columns, channels)
+        x = moved.permute(0, 3, 1, 2).contiguous()
+    return x
+
+
+def _fits(given: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    return given[0] in (1, wanted[0]) and given[1] <= wanted[1] and given[2] <= wanted[2]

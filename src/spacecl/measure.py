@@ -1,0 +1,52 @@
+"""Measures of a learner and of a run: accuracy over time, forgetting, operations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from .blueprint import ask
+
+Matrix = Sequence[Sequence[float | None]]  # row: tasks learned so far; column: the task that is tested
+
+
+def average_accuracy(matrix: Matrix) -> float:
+    """The mean accuracy over all tasks when the last has been learned (ACC).
+
+    >>> average_accuracy([[0.9, None], [0.7, 0.8]])
+    0.75
+    """
+    last = [value for value in matrix[-1] if value is not None]
+    return sum(last) / len(last)
+
+
+def backward_transfer(matrix: Matrix) -> float:
+    """How much accuracy tasks have gained, or lost, since each was learned, on average (BWT).
+
+    >>> round(backward_transfer([[0.9, None], [0.7, 0.8]]), 3)
+    -0.2
+    """
+    changes = [
+        now - then
+        for now, then in zip(matrix[-1], (row[n] for n, row in enumerate(matrix)))
+        if now is not None and then is not None
+    ]
+    return sum(changes[:-1]) / max(1, len(changes) - 1)
+
+
+def multiply_adds(module: nn.Module, example: Tensor) -> int:
+    """Multiplications, each with its addition, that a network needs for one example.
+
+    >>> multiply_adds(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.zeros(1, 4))
+    48
+    """
+    from torch.utils.flop_counter import FlopCounterMode
+
+    training = module.training
+    module.eval()
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        ask(module, example[:1])
+    module.train(training)
+    return counter.get_total_flops() // 2

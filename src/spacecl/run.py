@@ -1,0 +1,404 @@
+"""A run: one method on one stream of tasks, in a folder of its own, from which it can go on after any interruption."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import filelock
+import torch
+from torch import Tensor
+
+from . import __version__, store
+from .benchmarks.streams import stream
+from .config import Config, differences
+from .errors import ConfigError, StoreError
+from .learner import Learner
+from .measure import average_accuracy, backward_transfer, multiply_adds
+from .progress import Overview, clock, wanted
+from .tasks import Data, Task, check_whole
+
+SCHEMA = 1  # of result.json; docs/runs.md describes it
+PACKAGES = ("torch", "numpy", "scipy", "lightning-fabric", "safetensors", "scikit-learn", "pillow")
+Row = dict[str, Any]
+Say = Callable[[str], None]
+
+
+def run(
+    config: Config,
+    out: str | os.PathLike[str],
+    *,
+    data: str | os.PathLike[str] | None = None,
+    progress: bool | None = None,
+    tensorboard: bool = False,
+    say: Say = print,
+) -> dict[str, Any]:
+    """Learn the tasks of a configuration one after another and return what result.json holds.
+
+    A folder that holds the same run, stopped at any moment, is gone on with from its last finished epoch, and the
+    result is the same to the bit; one that holds another run is left alone.
+    """
+    folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    with _alone(folder):
+        _settle(folder, config)
+        if (folder / "result.json").exists():
+            say(f"{folder} is finished already.")
+            return json.loads((folder / "result.json").read_text())
+        board = _Board(folder / "tensorboard") if tensorboard else None
+        tasks = stream(
+            config.benchmark,
+            data,
+            tasks=config.tasks,
+            limit=config.limit,
+            order=config.order,
+            seed=config.seed,
+            image_size=config.image_size,
+        )
+        example = _example(tasks[0])
+        counts = [check_whole(task, example) for task in tasks]
+        learner = _learner(config, folder, example, counts[0]["classes"])
+        known = [task.name for task in tasks[: len(learner.tasks)]]
+        if list(learner.tasks) != known:
+            raise StoreError(
+                f"{folder} has learned {', '.join(learner.tasks)}, but the tasks now begin with {', '.join(known)}."
+            )
+        _note_start(folder, learner)
+        journal = Journal(folder / "metrics.jsonl", board)
+        if learner.tasks:
+            say(f"Going on after {len(learner.tasks)} of {len(tasks)} tasks.")
+        if wanted(progress):
+            learner.progress = Overview(_plan(config, learner, tasks, counts))
+        _measure(learner, tasks, journal)  # a crash may have come before the last task was tested
+        for number, task in enumerate(tasks, 1):
+            if task.name not in learner.tasks:
+                _learn(learner, task, number, config, folder, journal)
+                _measure(learner, tasks, journal)
+            say(_line(number, len(tasks), learner, task.name, journal))
+        result = _result(config, learner, tasks, counts, example, journal)
+        store.write_whole(folder / "result.json", json.dumps(result, indent=1).encode())
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+        return result
+
+
+def _learn(learner: Learner, task: Task, number: int, config: Config, folder: Path, journal: Journal) -> None:
+    checkpoint = folder / "checkpoints" / str(number)
+    for other in (folder / "checkpoints").glob("*"):  # of tasks that were saved just before a crash
+        if other != checkpoint:
+            shutil.rmtree(other, ignore_errors=True)
+
+    def note(row: Row) -> None:
+        journal.add({"kind": "epoch", "task": task.name, **row})
+
+    learner.learn(task, config.recipe_for(number), checkpoint=checkpoint, on_epoch=note)
+    learner.save(folder / "model")
+    shutil.rmtree(checkpoint, ignore_errors=True)
+
+
+def _measure(learner: Learner, tasks: Sequence[Task], journal: Journal) -> None:
+    """Test every task learned so far, once, after each new one."""
+    if not learner.tasks or journal.has("test", len(learner.tasks)):
+        return
+    started = time.perf_counter()
+    found = {task.name: learner.evaluate(task.test, task.name) for task in tasks[: len(learner.tasks)]}  # type: ignore[arg-type]
+    seconds = time.perf_counter() - started
+    journal.add({"kind": "test", "after": len(learner.tasks), "accuracy": found, "size": learner.size, "seconds": seconds})
+
+
+def _result(
+    config: Config, learner: Learner, tasks: Sequence[Task], counts: Sequence[Row], example: Tensor, journal: Journal
+) -> dict[str, Any]:
+    """All that is worth keeping of a run. Times stand under keys named `seconds`; all else is the same for the same seed."""
+    tests = {row["after"]: row for row in journal.rows if row["kind"] == "test"}
+    rows = [tests[after]["accuracy"] for after in range(1, len(tasks) + 1)]
+    matrix = [[row.get(task.name) for task in tasks] for row in rows]
+    listed = []
+    for number, (task, count) in enumerate(zip(tasks, counts)):
+        record = learner.records[task.name]
+        network = learner.subnet(task.name)
+        listed.append(
+            {
+                "name": task.name,
+                **count,
+                "accuracy": matrix[-1][number],
+                "accuracy_when_learned": matrix[number][number],
+                "validation_accuracy": record.accuracy,
+                "widths": dict(record.widths),
+                "core_explained": dict(record.core_ratio),
+                "explained": dict(record.explained),
+                "samples": dict(record.samples),
+                "size_after": record.size,
+                "parameters": record.parameters,
+                "multiply_adds": multiply_adds(network, example),
+                "epochs": {phase: sum(row["phase"] == phase for row in record.history) for phase in _phases(record.history)},
+                "digest": record.digest,
+                "seconds": {**record.seconds, "test": tests[number + 1]["seconds"]},
+            }
+        )
+    full = config.make_model(tuple(example.shape[1:]), counts[0]["classes"])
+    phases = sorted({phase for entry in listed for phase in entry["seconds"]})
+    seconds = {phase: sum(entry["seconds"].get(phase, 0.0) for entry in listed) for phase in phases}
+    return {
+        "schema": SCHEMA,
+        "spacecl": __version__,
+        "benchmark": config.benchmark,
+        "method": config.method,
+        "recipe": config.recipe,
+        "seed": config.seed,
+        "config": config.to_json(),
+        "average_accuracy": average_accuracy(matrix),
+        "backward_transfer": backward_transfer(matrix),
+        "accuracy_matrix": matrix,
+        "size": learner.size,
+        "network": {
+            "widths": learner.widths,
+            "parameters": sum(parameter.numel() for parameter in full.parameters()),
+            "multiply_adds": multiply_adds(full, example),
+        },
+        "tasks": listed,
+        "seconds": {**seconds, "total": sum(seconds.values())},
+    }
+
+
+# -- the folder ------------------------------------------------------------------------------------------------------
+
+
+class Journal:
+    """metrics.jsonl: a line for every epoch and every test, appended as they come; a line that a crash cut is dropped."""
+
+    def __init__(self, file: Path, board: _Board | None = None):
+        self.file, self.board, self.rows = file, board, self._read(file)
+        self.keys = {_key(row) for row in self.rows}
+        for row in self.rows if board is not None else ():
+            board.show(row)  # type: ignore[union-attr]
+
+    @staticmethod
+    def _read(file: Path) -> list[Row]:
+        text = file.read_bytes() if file.exists() else b""
+        whole, rows = 0, []
+        for line in text.splitlines(keepends=True):
+            try:
+                row = json.loads(line)
+            except ValueError:
+                break
+            if not line.endswith(b"\n"):
+                break
+            whole += len(line)
+            rows.append(row)
+        if whole < len(text):
+            with file.open("r+b") as stream:
+                stream.truncate(whole)
+        return rows
+
+    def has(self, kind: str, *key: Any) -> bool:
+        return (kind, *key) in self.keys
+
+    def add(self, row: Row) -> None:
+        """Append a row, once: epochs that are trained again after a crash are told again."""
+        if _key(row) in self.keys:
+            return
+        self.keys.add(_key(row))
+        self.rows.append(row)
+        with self.file.open("ab") as stream:
+            stream.write(json.dumps(row).encode() + b"\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+        if self.board is not None:
+            self.board.show(row)
+
+
+def _key(row: Row) -> tuple[Any, ...]:
+    names = {"epoch": ("task", "phase", "epoch"), "test": ("after",)}[row["kind"]]
+    return (row["kind"], *(row[name] for name in names))
+
+
+class _Board:
+    """TensorBoard's log of a run, written anew from the journal whenever the run goes on."""
+
+    def __init__(self, folder: Path):
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise ConfigError('--tensorboard needs TensorBoard. Install it with: pip install "spacecl[tensorboard]"') from error
+        shutil.rmtree(folder, ignore_errors=True)
+        self.writer = SummaryWriter(str(folder))
+
+    def show(self, row: Row) -> None:
+        if row["kind"] == "epoch":
+            for name in ("loss", "accuracy", "valid_loss", "lr"):
+                self.writer.add_scalar(f"{row['task']}/{row['phase']} {name}", row[name], row["epoch"])
+        else:
+            for task, accuracy in row["accuracy"].items():
+                self.writer.add_scalar(f"test/{task}", accuracy, row["after"])
+            self.writer.add_scalar("test/mean", sum(row["accuracy"].values()) / len(row["accuracy"]), row["after"])
+            self.writer.add_scalar("size", row["size"], row["after"])
+        self.writer.flush()
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One process at a time; a killed one leaves nothing that would keep others out."""
+    try:
+        with filelock.FileLock(folder / ".lock", timeout=0):
+            yield
+    except filelock.Timeout:
+        raise ConfigError(f"Another process is at work in {folder}. Wait for it, or give another folder with --out.") from None
+
+
+def _settle(folder: Path, config: Config) -> None:
+    """Write the settings down, or compare them with those that the folder's run began with."""
+    file = folder / "config.json"
+    if file.exists():
+        changed = differences(json.loads(file.read_text()), config.to_json())
+        if changed:
+            lines = "\n".join(f"  - {line}" for line in changed)
+            raise ConfigError(
+                f"{folder} holds a run with other settings:\n{lines}\n"
+                "Give another folder with --out, or go on with its own settings: spacecl run --resume --out ..."
+            )
+        return
+    strange = [path.name for path in folder.iterdir() if path.name != ".lock"]
+    if strange:
+        raise ConfigError(
+            f"{folder} is not empty and holds no run ({', '.join(sorted(strange)[:3])}). Give another with --out."
+        )
+    store.write_whole(file, json.dumps(config.to_json(), indent=1).encode())
+
+
+def _note_start(folder: Path, learner: Learner) -> None:
+    """Add this start to environment.json: when, with which packages, on what machine."""
+    file = folder / "environment.json"
+    starts = json.loads(file.read_text()) if file.exists() else []
+    packages = {}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            packages[name] = version(name)
+    device = learner.fabric.device
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
+    machine = {"system": platform.platform(), "processor": name, "cores": os.cpu_count(), "threads": torch.get_num_threads()}
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    start = {"time": now, "spacecl": __version__, "python": platform.python_version(), "packages": packages, "machine": machine}
+    store.write_whole(file, json.dumps([*starts, start | {"device": str(device)}], indent=1).encode())
+
+
+def _processor() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+# -- parts of a run --------------------------------------------------------------------------------------------------
+
+
+def _example(task: Task) -> Tensor:
+    """An input of the shape that the first task has, all zeros."""
+    data = Data(task.train, f"Task {task.name!r}, train")
+    x, _ = next(iter(data.batches(2)))
+    return torch.zeros_like(data.finish(x[:1]))
+
+
+def _learner(config: Config, folder: Path, example: Tensor, classes: int) -> Learner:
+    from lightning_fabric import Fabric
+
+    fabric = Fabric(accelerator=config.device, devices=1)
+    with torch.random.fork_rng():
+        torch.manual_seed(config.seed)
+        model = config.make_model(tuple(example.shape[1:]), classes)
+    if (folder / "model" / store.MANIFEST).exists():
+        return Learner.load(folder / "model", model, fabric=fabric, progress=False)
+    return Learner(
+        model,
+        config.make_method(),
+        example_input=example,
+        head=config.head,
+        shared=config.shared,
+        seed=config.seed,
+        fabric=fabric,
+        progress=False,
+    )
+
+
+def _plan(config: Config, learner: Learner, tasks: Sequence[Task], counts: Sequence[Row]) -> dict[str, int]:
+    """The steps of every phase to come."""
+    plan: dict[str, int] = {}
+    for number, (task, count) in enumerate(zip(tasks, counts), 1):
+        if task.name not in learner.tasks:
+            recipe = config.recipe_for(number)
+            steps = -(-count["train"] // recipe.batch_size)
+            epochs = {"train": recipe.epochs, "retrain": recipe.for_retraining().epochs}
+            plan |= {f"{task.name}: {phase}": epochs[phase] * steps for phase in learner.method.phases}
+    return plan
+
+
+def _line(number: int, count: int, learner: Learner, task: str, journal: Journal) -> str:
+    record = learner.records[task]
+    rows = {row["after"]: row["accuracy"] for row in journal.rows if row["kind"] == "test"}
+    widths = "-".join(map(str, record.widths.values())) if len(record.widths) <= 8 else f"{len(record.widths)} layers"
+    return (
+        f"{number:>2}/{count}  {task:18} test {rows[number][task]:7.2%}  mean {sum(rows[number].values()) / number:7.2%}  "
+        f"size {record.size:.3f}  {widths}  {clock(sum(record.seconds.values()))}"
+    )
+
+
+def _phases(history: Sequence[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(row["phase"] for row in history))
+
+
+def interrupted(out: object) -> str:
+    return f"Interrupted. Everything up to the last finished epoch is in {out}; the same command goes on from there."
+
+
+def table(result: Mapping[str, Any]) -> Any:
+    """What a run came to, for a terminal."""
+    from rich.table import Table
+
+    full = result["network"]
+    title = f"{result['benchmark']}, {result['method']}, recipe {result['recipe']}, seed {result['seed']}"
+    found = Table(title=title, caption=f"{clock(result['seconds']['total'])} in all")
+    for column in ("task", "when learned", "now", "parameters", "multiply-adds", "widths"):
+        found.add_column(column, justify="left" if column in ("task", "widths") else "right")
+    for task in result["tasks"]:
+        widths = list(task["widths"].values())
+        found.add_row(
+            task["name"],
+            f"{task['accuracy_when_learned']:.2%}",
+            f"{task['accuracy']:.2%}",
+            f"{task['parameters'] / full['parameters']:.1%}",
+            f"{task['multiply_adds'] / full['multiply_adds']:.1%}",
+            "-".join(map(str, widths)) if len(widths) <= 8 else f"{len(widths)} layers",
+        )
+    found.add_section()
+    found.add_row(
+        "mean",
+        "",
+        f"{result['average_accuracy']:.2%}",
+        f"{result['size']:.1%} in all",
+        "",
+        f"BWT {result['backward_transfer']:+.2%}",
+    )
+    return found
+
+
+def folder_for(config: Config) -> Path:
+    """Where a run goes when no folder is named."""
+    name = config.benchmark if "/" not in config.benchmark and os.sep not in config.benchmark else Path(config.benchmark).stem
+    return Path("runs") / f"{name}-{config.method}-{config.recipe}-seed{config.seed}"
+
+
+def settings_in(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """The settings that a folder's run began with."""
+    file = Path(folder) / "config.json"
+    if not file.exists():
+        raise ConfigError(f"{folder} holds no run to resume: there is no config.json in it.")
+    return {key: value for key, value in json.loads(file.read_text()).items() if value is not None}
