@@ -6,7 +6,7 @@ from lightning_fabric import Fabric
 from models import chain, tasks
 from torch import nn
 
-from spacecl import Recipe
+from spacecl import ConfigError, Recipe
 from spacecl.tasks import Data
 from spacecl.training import Trainer, evaluate, make_optimizer, make_schedule
 
@@ -104,3 +104,45 @@ def test_evaluate_counts_every_example_once():
     x = torch.arange(1001.0)[:, None]
     y = (torch.arange(1001) % 2) ^ (torch.arange(1001) < 10)
     assert evaluate(Parity(), Data((x, y), "data"), Fabric(accelerator="cpu", devices=1)) == pytest.approx(991 / 1001)
+
+
+def test_a_plateau_divides_the_rate_when_the_validation_loss_has_not_fallen_and_ends_training():
+    """The rate falls after `patience` epochs without a lower loss; below `stop_lr` training ends."""
+    x, y = tasks(torch.zeros(1, 6), 1)[0]
+    recipe = Recipe(
+        epochs=40, batch_size=45, optimizer="sgd", lr=0.01, schedule="plateau", decay=3, patience=5, stop_lr=1e-3, keep="last"
+    )
+    losses = iter([3.0, 2.0, *([2.5] * 38)])
+    trainer = Trainer(Fabric(accelerator="cpu", devices=1), recipe, seed=0)
+    data = Data((x, y), "data")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("spacecl.training.score", lambda *_: (0.5, next(losses)))
+        rows = trainer.fit(chain(), data, data)
+    rates = [row["lr"] for row in rows]
+    assert rates[:7] == [0.01] * 7
+    assert rates[7:12] == pytest.approx([0.01 / 3] * 5)
+    assert rates[12:] == pytest.approx([0.01 / 9] * 5)
+    assert len(rows) == 17, "0.01 / 27 is below the rate to stop at"
+
+
+def test_steps_divide_by_what_the_recipe_says():
+    assert rates(Recipe(epochs=2, lr=0.9, schedule="steps", milestones=(1,), decay=3), 1) == pytest.approx([0.9, 0.3])
+
+
+def test_the_score_is_accuracy_and_mean_cross_entropy():
+    from spacecl.training import score
+
+    x, y = torch.randn(300, 6), torch.arange(300) % 3
+    module = chain()
+    logits = module.eval()(x).detach()
+    accuracy, loss = score(module, Data((x, y), "data"), Fabric(accelerator="cpu", devices=1))
+    assert accuracy == pytest.approx(float((logits.argmax(1) == y).float().mean()))
+    assert loss == pytest.approx(float(torch.nn.functional.cross_entropy(logits, y)), rel=1e-5)
+
+
+def test_augmentation_of_what_is_no_image_is_refused():
+    x, y = tasks(torch.zeros(1, 6), 1)[0]
+    trainer = Trainer(Fabric(accelerator="cpu", devices=1), Recipe(epochs=1, augment="flip"), seed=0)
+    data = Data((x, y), "data")
+    with pytest.raises(ConfigError, match=r'augment="flip" is for images, but inputs have shape \(6,\)'):
+        trainer.fit(chain(), data, data)

@@ -1,0 +1,368 @@
+"""Data files: readers of the publishers' formats, finding, fetching and checking, the cache."""
+
+import gzip
+import hashlib
+import http.server
+import os
+import pickle
+import struct
+import subprocess
+import sys
+import tarfile
+import threading
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from spacecl import ConfigError, DataError
+from spacecl.benchmarks import formats, sources
+from spacecl.benchmarks.sources import Dataset, Download
+
+REAL = os.environ.get("SPACECL_DATA")
+
+
+def idx_bytes(array):
+    return struct.pack(f">BBBB{array.ndim}i", 0, 0, 8, array.ndim, *array.shape) + array.tobytes()
+
+
+def write_idx(folder, packed=True, count=40):
+    """Four small files as MNIST's; returns the training images."""
+    generator, first = np.random.default_rng(0), None
+    folder.mkdir(parents=True, exist_ok=True)
+    for part, size in (("train", count), ("t10k", count // 4)):
+        images = generator.integers(0, 256, (size, 28, 28), dtype=np.uint8)
+        first = images if first is None else first
+        for name, array in (("images-idx3", images), ("labels-idx1", (np.arange(size) % 10).astype(np.uint8))):
+            data = idx_bytes(array)
+            file = folder / f"{part}-{name}-ubyte{'.gz' if packed else ''}"
+            file.write_bytes(gzip.compress(data) if packed else data)
+    return first
+
+
+def write_pictures(folder, names, count=3, size=(28, 28), mode="L", suffix=".png"):
+    generator = np.random.default_rng(1)
+    for name in names:
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for number in range(count):
+            shape = (*size, 3) if mode == "RGB" else size
+            Image.fromarray(generator.integers(0, 256, shape, dtype=np.uint8), mode).save(folder / name / f"{number}{suffix}")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPACECL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("SPACECL_DATA", raising=False)
+    monkeypatch.setattr(sources, "SYSTEM", ())
+
+
+# -- readers ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_idx_files_are_read_packed_or_not(tmp_path, packed):
+    images = write_idx(tmp_path, packed)
+    found = formats.read_idx(tmp_path)
+    assert np.array_equal(found.train[0][:, 0], images)
+    assert found.train[1].tolist()[:12] == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1]
+    assert len(found.test[1]) == 10
+
+
+@pytest.mark.parametrize("cut", [2, 9, 500, -1])
+def test_truncated_idx_files_are_named(tmp_path, cut):
+    write_idx(tmp_path, packed=False)
+    file = tmp_path / "t10k-images-idx3-ubyte"
+    file.write_bytes(file.read_bytes()[:cut])
+    with pytest.raises(DataError, match="t10k-images-idx3-ubyte"):
+        formats.read_idx(tmp_path)
+
+
+def test_a_truncated_gz_file_is_named(tmp_path):
+    write_idx(tmp_path)
+    file = tmp_path / "train-images-idx3-ubyte.gz"
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(DataError, match=r"train-images-idx3-ubyte.gz cannot be unpacked"):
+        formats.read_idx(tmp_path)
+
+
+def write_cifar10(folder, count=20):
+    folder.mkdir(parents=True)
+    generator = np.random.default_rng(0)
+    for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
+        data = generator.integers(0, 256, (count, 3072), dtype=np.uint8)
+        (folder / name).write_bytes(pickle.dumps({b"data": data, b"labels": [n % 10 for n in range(count)]}, protocol=2))
+
+
+def test_cifar_batches_are_read_in_order(tmp_path):
+    write_cifar10(tmp_path / "c")
+    found = formats.read_cifar10(tmp_path / "c")
+    assert found.train[0].shape == (100, 3, 32, 32)
+    first = pickle.loads((tmp_path / "c" / "data_batch_1").read_bytes())[b"data"][0]
+    assert np.array_equal(found.train[0][0].ravel(), first)
+    assert found.classes[3] == "cat"
+
+
+@pytest.mark.parametrize("protocol", [0, 1, 2, 4, 5])
+def test_arrays_of_every_pickle_protocol_are_read(tmp_path, protocol):
+    file = tmp_path / "p"
+    array = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    file.write_bytes(pickle.dumps({"data": array, "fine_labels": [np.int64(1), 2, 3]}, protocol=protocol))
+    found = formats.unpickled(file)
+    assert np.array_equal(found["data"], array)
+    assert list(found["fine_labels"]) == [1, 2, 3]
+
+
+class Evil:
+    def __init__(self, call, *arguments):
+        self.call, self.arguments = call, arguments
+
+    def __reduce__(self):
+        return self.call, self.arguments
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+def test_a_pickle_that_would_run_something_is_refused_and_does_not_run_it(tmp_path, protocol):
+    mark, file = tmp_path / "owned", tmp_path / "data_batch_1"
+    for call, *arguments in ((os.system, f"touch {mark}"), (eval, f"open({str(mark)!r}, 'w')"), (getattr, "text", "upper")):
+        file.write_bytes(pickle.dumps({b"data": Evil(call, *arguments)}, protocol=protocol))
+        with pytest.raises(DataError, match="has no place in a file of images"):
+            formats.unpickled(file)
+    assert not mark.exists()
+
+
+def test_svhn_is_read_with_ten_for_nought(tmp_path):
+    from scipy.io import savemat
+
+    pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3, 4), dtype=np.uint8)
+    for part in ("train", "test"):
+        savemat(tmp_path / f"{part}_32x32.mat", {"X": pixels, "y": np.array([[10], [1], [9], [10]], np.uint8)})
+    found = formats.read_svhn(tmp_path)
+    assert found.train[1].tolist() == [0, 1, 9, 0]
+    assert np.array_equal(found.train[0][2], pixels[:, :, :, 2].transpose(2, 0, 1))
+    (tmp_path / "test_32x32.mat").write_bytes(b"nothing")
+    with pytest.raises(DataError, match=r"test_32x32\.mat cannot be read"):
+        formats.read_svhn(tmp_path)
+
+
+def test_gtsrb_is_read_with_its_table_and_made_one_size(tmp_path):
+    signs = [f"{number:05}" for number in range(43)]
+    write_pictures(tmp_path / "Final_Training" / "Images", signs, 2, (40, 25), "RGB", ".ppm")
+    write_pictures(tmp_path / "Final_Test", ["Images"], 3, (15, 60), "RGB", ".ppm")
+    (tmp_path / "GT-final_test.csv").write_text("Filename;Width;ClassId\n2.ppm;9;41\n0.ppm;9;3\n")
+    found = formats.read_gtsrb(tmp_path)
+    assert found.train[0].shape == (86, 3, 32, 32)
+    assert found.train[1].tolist() == [label for label in range(43) for _ in range(2)]
+    assert found.test[1].tolist() == [41, 3]
+    with Image.open(tmp_path / "Final_Test" / "Images" / "2.ppm") as picture:
+        mean = np.asarray(picture).mean((0, 1))
+    assert found.test[0][0].mean((1, 2)) == pytest.approx(mean, abs=4)
+
+
+def test_notmnist_leaves_empty_files_out_and_says_so_but_names_damaged_ones(tmp_path):
+    write_pictures(tmp_path, "ABCDEFGHIJ", 10)
+    (tmp_path / "A" / "empty.png").write_bytes(b"")
+    found = formats.read_notmnist(tmp_path)
+    assert (len(found.train[1]), len(found.test[1]), found.note) == (90, 10, "1 empty files left out")
+    again = formats.read_notmnist(tmp_path)
+    assert np.array_equal(found.test[0], again.test[0])
+    (tmp_path / "B" / "broken.png").write_bytes(b"not a picture")
+    with pytest.raises(DataError, match=r"broken.png"):
+        formats.read_notmnist(tmp_path)
+
+
+def test_facescrub_is_read_from_hats_pickles_or_from_folders_of_people(tmp_path):
+    pickles, people = tmp_path / "p", tmp_path / "f"
+    pickles.mkdir()
+    for part, count in (("train", 200), ("test", 100)):
+        values = {"features": np.full((count, 3, 32, 32), 7.0), "labels": np.arange(count) % 100}
+        (pickles / f"facescrub_{part}_100.pkl").write_bytes(pickle.dumps(values))
+    found = formats.read_facescrub(pickles)
+    assert found.train[0].dtype == np.uint8
+    assert (len(found.train[1]), len(found.test[1]), found.train[0].max()) == (200, 100, 7)
+    write_pictures(people, [f"person {number:03}" for number in range(101)], 2, (50, 40), "RGB", ".jpg")
+    write_pictures(people, ["aaa few"], 1, (50, 40), "RGB", ".jpg")
+    found = formats.read_facescrub(people)
+    assert len(found.classes) == 100
+    assert "aaa few" not in found.classes
+    assert len(found.train[1]) + len(found.test[1]) == 200
+
+
+# -- finding, fetching, checking ------------------------------------------------------------------------------------------
+
+
+def test_data_is_found_in_the_folders_that_the_user_names(tmp_path, monkeypatch):
+    write_idx(tmp_path / "a" / "MNIST" / "raw")
+    write_idx(tmp_path / "b" / "fashion-mnist", packed=False)
+    both = os.pathsep.join([str(tmp_path / "a"), str(tmp_path / "b")])
+    assert len(sources.load("mnist", tmp_path / "a").train[1]) == 40
+    monkeypatch.setenv("SPACECL_DATA", both)
+    assert len(sources.load("fashion-mnist").train[1]) == 40
+    assert sources.missing(["mnist", "fashion-mnist"], None) == []
+    with pytest.raises(ConfigError, match="nowhere does not exist"):
+        sources.load("mnist", tmp_path / "nowhere")
+
+
+def test_missing_data_is_an_error_that_says_how_to_get_it_and_nothing_is_made_up(tmp_path):
+    with pytest.raises(DataError, match=r"MNIST is not in .* \(as MNIST/raw or .*Get it with: spacecl data fetch mnist"):
+        sources.load("mnist", tmp_path)
+    with pytest.raises(DataError, match="FaceScrub is not published as files: put either"):
+        sources.load("facescrub")
+
+
+def test_data_is_decoded_once_and_memory_mapped_and_anew_when_its_files_change(tmp_path, monkeypatch):
+    write_idx(tmp_path / "MNIST")
+    reads = []
+    monkeypatch.setitem(sources.READERS, "mnist", lambda folder: reads.append(folder) or formats.read_idx(folder))
+    first, second = sources.load("mnist", tmp_path), sources.load("mnist", tmp_path)
+    assert len(reads) == 1
+    assert isinstance(second.train[0], np.memmap)
+    assert np.array_equal(first.train[0], formats.read_idx(tmp_path / "MNIST").train[0])
+    assert second.spread[0][0] == pytest.approx(first.train[0].mean())
+    assert second.spread[1][0] == pytest.approx(first.train[0].std())
+    write_idx(tmp_path / "MNIST", count=80)
+    assert len(sources.load("mnist", tmp_path).train[1]) == 80
+    assert len(reads) == 2
+
+
+def test_decoding_that_fails_leaves_nothing_half_made_in_the_cache(tmp_path):
+    write_idx(tmp_path / "MNIST")
+    file = tmp_path / "MNIST" / "train-images-idx3-ubyte.gz"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-30])
+    with pytest.raises(DataError):
+        sources.load("mnist", tmp_path)
+    file.write_bytes(whole)
+    assert len(sources.load("mnist", tmp_path).train[1]) == 40
+    assert not [path for path in (tmp_path / "cache" / "decoded").iterdir() if path.name.startswith(".")]
+
+
+@pytest.fixture
+def server(tmp_path):
+    """A real web server for a folder."""
+    folder = tmp_path / "web"
+    folder.mkdir()
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def __init__(self, *arguments):
+            super().__init__(*arguments, directory=str(folder))
+
+        def log_message(self, *_):
+            pass
+
+    found = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=found.serve_forever, daemon=True).start()
+    yield folder, f"http://127.0.0.1:{found.server_address[1]}"
+    found.shutdown()
+
+
+def test_data_is_fetched_with_checksums_unpacked_and_used(tmp_path, server, monkeypatch):
+    web, address = server
+    write_idx(tmp_path / "made")
+    downloads = []
+    for file in sorted((tmp_path / "made").iterdir()):
+        (web / file.name).write_bytes(file.read_bytes())
+        downloads.append(Download(f"{address}/{file.name}", hashlib.md5(file.read_bytes()).hexdigest(), "MNIST/raw"))
+    write_cifar10(tmp_path / "made" / "cifar-10-batches-py")
+    with tarfile.open(web / "cifar-10-python.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "made" / "cifar-10-batches-py", "cifar-10-batches-py")
+    md5 = hashlib.md5((web / "cifar-10-python.tar.gz").read_bytes()).hexdigest()
+    table = dict(sources.DATASETS)
+    table["mnist"] = Dataset("mnist", "MNIST", ("MNIST/raw",), table["mnist"].files, (40, 10), tuple(downloads))
+    archive_file = Download(f"{address}/cifar-10-python.tar.gz", md5, unpack=True)
+    table["cifar10"] = Dataset("cifar10", "CIFAR-10", ("cifar-10-batches-py",), ("test_batch",), (100, 20), (archive_file,))
+    monkeypatch.setattr(sources, "DATASETS", table)
+    assert len(sources.load("mnist").train[1]) == 40, "fetched by itself when no folder is named"
+    assert len(sources.load("cifar10").train[1]) == 100
+    assert not list((tmp_path / "cache" / "downloads" / "archives").iterdir()), "archives are not kept"
+    (web / "cifar-10-python.tar.gz").write_bytes(b"something else")
+    with pytest.raises(DataError, match="is not the file that was published"):
+        sources.fetch("cifar10", tmp_path / "elsewhere")
+    (web / "cifar-10-python.tar.gz").unlink()
+    with pytest.raises(DataError, match=r"cannot be downloaded: .*404.*md5"):
+        sources.fetch("cifar10", tmp_path / "elsewhere")
+
+
+def test_zip_archives_are_unpacked_where_they_belong(tmp_path, server, monkeypatch):
+    web, address = server
+    with zipfile.ZipFile(web / "GT.zip", "w") as archive:
+        archive.writestr("GT-final_test.csv", "Filename;ClassId\n")
+    md5 = hashlib.md5((web / "GT.zip").read_bytes()).hexdigest()
+    part = Download(f"{address}/GT.zip", md5, "GTSRB", unpack=True)
+    monkeypatch.setitem(sources.DATASETS, "gtsrb", Dataset("gtsrb", "GTSRB", ("GTSRB",), (), (1, 1), (part,)))
+    sources.fetch("gtsrb", tmp_path / "d", progress=True)
+    assert (tmp_path / "d" / "GTSRB" / "GT-final_test.csv").is_file()
+
+
+def test_check_tells_missing_whole_other_and_damaged_data_apart(tmp_path):
+    assert sources.check("mnist", tmp_path).state == "missing"
+    write_idx(tmp_path / "MNIST")
+    found = sources.check("mnist", tmp_path)
+    assert found.state == "other"
+    assert "40 + 10 images, 10 classes; 60,000 + 10,000 were published" in found.told
+    assert "not the published bytes: train-images-idx3-ubyte.gz" in found.told
+    file = tmp_path / "MNIST" / "t10k-labels-idx1-ubyte.gz"
+    file.write_bytes(gzip.compress(idx_bytes(np.full(10, 77, np.uint8))))
+    assert sources.check("mnist", tmp_path).state == "damaged"
+    file.write_bytes(b"")
+    assert sources.check("mnist", tmp_path).state == "damaged"
+
+
+def spacecl(*arguments, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "spacecl", "data", *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": "200", **environment},
+        timeout=120,
+    )
+
+
+def test_the_data_command_lists_checks_and_has_exit_codes(tmp_path):
+    write_idx(tmp_path / "MNIST")
+    environment = {"SPACECL_DATA": str(tmp_path)}
+    listed = spacecl("list", **environment)
+    assert listed.returncode == 0
+    assert "there" in next(line for line in listed.stdout.splitlines() if " mnist " in line)
+    missing = next(line for line in listed.stdout.splitlines() if " cifar10 " in line)
+    assert "missing" in missing
+    assert "spacecl data fetch cifar10" in missing
+    assert spacecl("check", "p-mnist", **environment).returncode == 0
+    assert spacecl("check", "split-cifar10", **environment).returncode == 1
+    (tmp_path / "MNIST" / "train-labels-idx1-ubyte.gz").write_bytes(b"x")
+    broken = spacecl("check", **environment)
+    assert broken.returncode == 1
+    assert "damaged" in broken.stdout
+    wrong = spacecl("list", "mnits", **environment)
+    assert (wrong.returncode, wrong.stdout) == (1, "")
+    assert "No such dataset: mnits" in wrong.stderr
+    hand = spacecl("fetch", "facescrub", **environment)
+    assert hand.returncode == 1
+    assert "put either" in hand.stderr
+
+
+# -- the real ones -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", list(sources.DATASETS))
+def test_the_real_dataset_is_read_whole(name, monkeypatch):
+    monkeypatch.setattr(sources, "SYSTEM", (Path("/usr/share/datasets"),))
+    if sources.dataset_folder(sources.DATASETS[name], sources.places(REAL)) is None:
+        pytest.skip(f"no {name}: set SPACECL_DATA to a folder that holds it")
+    found = sources.check(name, REAL)
+    assert found.state in ("whole", "other"), found.told
+    loaded = sources.load(name, REAL)
+    assert loaded.train[0].dtype == np.uint8
+    assert set(np.unique(loaded.train[1])) == set(range(len(loaded.classes)))
+    assert set(np.unique(loaded.test[1])) == set(range(len(loaded.classes)))
+
+
+def test_pillow_and_pooch_are_asked_for_by_the_name_of_their_extra(tmp_path, monkeypatch):
+    write_pictures(tmp_path, "ABCDEFGHIJ", 1)
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(ConfigError, match=r"pip install \"spacecl\[data\]\""):
+        formats.read_notmnist(tmp_path)
+    monkeypatch.setitem(sys.modules, "pooch", None)
+    with pytest.raises(ConfigError, match=r"pip install \"spacecl\[data\]\""):
+        sources.fetch("mnist", tmp_path)

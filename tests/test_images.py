@@ -1,0 +1,111 @@
+"""Images as bytes: what networks read, and augmentation."""
+
+import numpy as np
+import pytest
+import torch
+
+from spacecl import DataError, Images, Learner, Recipe, Task
+from spacecl.images import augmented, statistics
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (50, 3, 6, 6), dtype=np.uint8)
+LABELS = np.arange(50) % 2
+
+
+def test_batches_have_mean_nought_and_spread_one_in_every_channel():
+    images = Images(PIXELS, LABELS)
+    x = images.finish(images.batch(range(50))[0])
+    assert x.dtype == torch.float32
+    assert torch.allclose(x.mean((0, 2, 3)), torch.zeros(3), atol=1e-5)
+    assert torch.allclose(x.std((0, 2, 3), unbiased=False), torch.ones(3), atol=1e-5)
+
+
+def test_statistics_are_those_of_numpy():
+    mean, std = statistics(PIXELS)
+    assert mean == pytest.approx(PIXELS.mean((0, 2, 3)))
+    assert std == pytest.approx(PIXELS.std((0, 2, 3)))
+    assert statistics(np.full((3, 1, 2, 2), 9, np.uint8)) == ((9.0,), (1.0,)), "a plain surface is not divided by nought"
+
+
+def test_another_shape_adds_black_borders_and_repeats_a_single_channel():
+    grey = PIXELS[:, :1, :, :5]
+    images = Images(grey, LABELS, shape=(3, 8, 8))
+    x = images.finish(images.batch(range(50))[0])
+    assert x.shape == (50, 3, 8, 8)
+    assert float(x.mean()) == pytest.approx(0, abs=1e-5)
+    assert float(x.std(unbiased=False)) == pytest.approx(1, abs=1e-4)
+    padded = np.pad(grey, ((0, 0), (0, 0), (1, 1), (1, 2)))
+    wanted = (padded - padded.mean()) / padded.std()
+    assert np.allclose(x[:, 1].numpy(), wanted[:, 0], atol=1e-4)
+
+
+def test_an_order_permutes_the_pixels_of_every_image_alike():
+    order = torch.randperm(108)
+    images, plain = Images(PIXELS, LABELS, order=order), Images(PIXELS, LABELS)
+    x = images.finish(images.batch([3, 4])[0])
+    assert torch.equal(x, plain.finish(plain.batch([3, 4])[0]).flatten(1)[:, order])
+
+
+def test_subsets_of_subsets_name_the_right_images():
+    images = Images(PIXELS, LABELS).subset([10, 20, 31, 41]).subset([2, 3])
+    assert np.array_equal(images.batch([0, 1])[0].numpy(), PIXELS[[31, 41]])
+    assert images.targets.tolist() == [1, 1]
+    assert len(images) == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ((PIXELS.astype(float), LABELS), "pixels must be uint8"),
+        ((PIXELS[:, 0], LABELS), "pixels must be uint8 of shape"),
+        ((PIXELS, LABELS[:3]), "one for each of 50 images"),
+        ((PIXELS, LABELS / 2), "labels must be whole numbers"),
+        ((PIXELS, LABELS, None, None, (3, 4, 4)), "cannot be given the shape"),
+    ],
+)
+def test_images_that_cannot_be_used_are_refused(values, told):
+    with pytest.raises(DataError, match=told):
+        Images(*values)
+
+
+def test_a_learner_takes_images_as_it_takes_tensors():
+    images = Images(PIXELS, LABELS)
+    x = images.finish(images.batch(range(50))[0])
+
+    def digest(train):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(108, 12), torch.nn.ReLU(), torch.nn.Linear(12, 2))
+        learner = Learner(model, example_input=x[:1])
+        with pytest.warns(match="too few samples"):
+            record = learner.learn(Task("t", train), Recipe(epochs=2))
+        return record.digest, learner.evaluate(train, "t")
+
+    assert digest(images) == digest((x, torch.from_numpy(LABELS)))
+
+
+def test_wrong_images_are_told_with_their_shape():
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(27, 5), torch.nn.Linear(5, 2))
+    learner = Learner(model, example_input=torch.zeros(1, 3, 3, 3))
+    with pytest.raises(DataError, match=r"inputs have shape \(3, 6, 6\), but the model's example input has \(3, 3, 3\)"):
+        learner.learn(Task("t", Images(PIXELS, LABELS)))
+
+
+def test_flips_mirror_about_half_of_the_images_and_leave_the_others():
+    x = torch.randn(400, 3, 6, 6)
+    y = augmented(x, "flip")
+    same, mirrored = (y == x).flatten(1).all(1), (y == x.flip(-1)).flatten(1).all(1)
+    assert bool((same ^ mirrored).all())
+    assert 150 < int(mirrored.sum()) < 250
+
+
+def test_shifts_move_images_by_up_to_two_pixels_each_way():
+    x = torch.zeros(500, 1, 7, 7)
+    x[:, 0, 3, 3] = 1
+    y = augmented(x, "shift")
+    places = {tuple(place) for place in y[:, 0].nonzero()[:, 1:].tolist()}
+    assert places == {(row, column) for row in range(1, 6) for column in range(1, 6)}
+    assert torch.equal(y.sum((1, 2, 3)), torch.ones(500))
+
+
+def test_none_changes_nothing():
+    x = torch.randn(5, 3, 6, 6)
+    assert augmented(x, "none") is x

@@ -1,0 +1,336 @@
+"""A run: its folder, what it measures, and that it goes on after any interruption to the same bits."""
+
+import json
+import multiprocessing
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import filelock
+import pytest
+import torch
+
+from spacecl import ConfigError, DataError, FineTune, Learner, Recipe, StoreError, Task, TrainingError, config, run
+from spacecl.run import Journal
+
+ROOT = Path(__file__).parent.parent
+QUICK = {"tasks": 2, "train": {"epochs": 3, "retrain_epochs": 2}, "device": "cpu"}
+
+
+def settings(**more):
+    return config.resolve(config.merged({"benchmark": "permuted-digits"}, QUICK, more))
+
+
+def quiet(_):
+    pass
+
+
+def timeless(value):
+    """A result without its times."""
+    if isinstance(value, dict):
+        return {key: timeless(inner) for key, inner in value.items() if key != "seconds"}
+    return [timeless(inner) for inner in value] if isinstance(value, list) else value
+
+
+def lines(folder):
+    return [timeless(json.loads(line)) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """An undisturbed run of two tasks."""
+    folder = tmp_path_factory.mktemp("run") / "one"
+    return folder, run.run(settings(), folder, say=quiet)
+
+
+def test_a_run_leaves_all_that_is_promised_in_its_folder(finished):
+    folder, result = finished
+    assert {path.name for path in folder.iterdir()} - {".lock"} == {
+        *("config.json", "environment.json", "metrics.jsonl", "model", "result.json"),
+    }
+    assert json.loads((folder / "result.json").read_text()) == result
+    assert json.loads((folder / "config.json").read_text()) == settings().to_json()
+    start = json.loads((folder / "environment.json").read_text())[0]
+    assert start["packages"]["torch"] == torch.__version__
+    assert start["machine"]["cores"] == os.cpu_count()
+    rows = lines(folder)
+    assert [row["after"] for row in rows if row["kind"] == "test"] == [1, 2]
+    assert sum(row["kind"] == "epoch" for row in rows) == 2 * (3 + 2)
+
+
+def test_the_result_says_what_the_learner_in_the_folder_does(finished):
+    folder, result = finished
+    chosen = settings()
+    model = chosen.make_model((64,), 10)
+    learner = Learner.load(folder / "model", model)
+    stream = run.stream("permuted-digits", tasks=2)
+    for number, (task, entry) in enumerate(zip(stream, result["tasks"])):
+        assert entry["accuracy"] == learner.evaluate(task.test, task.name) == result["accuracy_matrix"][1][number]
+        small = learner.subnet(task.name)
+        assert entry["parameters"] == sum(parameter.numel() for parameter in small.parameters())
+        widths = list(entry["widths"].values())
+        assert entry["multiply_adds"] == 64 * widths[0] + widths[0] * widths[1] + widths[1] * 10
+        assert entry["digest"] == learner.verify()[task.name]
+        assert (entry["train"], entry["valid"], entry["test"]) == (1294, 144, 359)
+        assert entry["epochs"] == {"train": 3, "retrain": 2}
+        assert set(entry["seconds"]) == {"train", "analyse", "retrain", "test"}
+    assert result["accuracy_matrix"][0] == [result["tasks"][0]["accuracy_when_learned"], None]
+    assert result["average_accuracy"] == pytest.approx(sum(result["accuracy_matrix"][1]) / 2)
+    assert result["backward_transfer"] == 0
+    assert result["size"] == learner.size
+    assert result["network"] == {
+        "widths": {"hidden1": 100, "hidden2": 100},
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "multiply_adds": 64 * 100 + 100 * 100 + 100 * 10,
+    }
+    assert result["tasks"][0]["core_explained"] == {"hidden1": 0.0, "hidden2": 0.0}
+    assert all(0 < value < 1 for value in result["tasks"][1]["core_explained"].values())
+
+
+def test_every_key_of_the_result_is_documented(finished):
+    text = (ROOT / "docs" / "runs.md").read_text()
+    assert f"schema {run.SCHEMA}" in text.lower()
+    keys = set(re.findall(r"`([a-z_]+)`", text))
+    result = finished[1]
+    used = {*result, *result["network"], *(key for task in result["tasks"] for key in task)}
+    used |= {key for row in map(json.loads, (finished[0] / "metrics.jsonl").read_text().splitlines()) for key in row}
+    used |= {key for start in json.loads((finished[0] / "environment.json").read_text()) for key in start}
+    assert not used - keys
+
+
+def test_the_same_seed_gives_the_same_result_and_another_one_another(finished, tmp_path):
+    same = run.run(settings(), tmp_path / "same", say=quiet)
+    other = run.run(settings(seed=1), tmp_path / "other", say=quiet)
+    assert timeless(same) == timeless(finished[1])
+    assert lines(tmp_path / "same") == lines(finished[0])
+    assert [task["digest"] for task in other["tasks"]] != [task["digest"] for task in same["tasks"]]
+
+
+def test_a_method_that_forgets_has_a_matrix_that_shows_it(tmp_path):
+    result = run.run(settings(method="finetune", train={"epochs": 8}), tmp_path, say=quiet)
+    then, now = result["accuracy_matrix"][0][0], result["accuracy_matrix"][1][0]
+    assert now < then
+    assert result["backward_transfer"] == pytest.approx(now - then)
+    assert result["size"] == 1
+
+
+def attempt(folder, chosen):
+    """What a child process does."""
+    torch.set_num_threads(1)
+    run.run(chosen, folder, say=quiet)
+    os._exit(0)
+
+
+LONGER = {
+    "sgd": {"train": {"epochs": 6, "retrain_epochs": 4, "optimizer": "sgd", "lr": 0.05}},
+    "plateau": {"train": {"epochs": 8, "schedule": "plateau", "decay": 3.0, "patience": 1, "stop_lr": 3e-4, "keep": "last"}},
+    "adam": {"train": {"epochs": 6, "optimizer": "adam", "schedule": "cosine"}},
+    "steps": {"train": {"epochs": 6, "schedule": "steps", "milestones": [2, 4]}, "later": [{"from": 2, "lr": 0.0005}]},
+    "finetune": {"method": "finetune", "train": {"epochs": 8}},
+}
+
+
+@pytest.mark.parametrize("name", LONGER)
+def test_killed_at_random_moments_a_run_ends_with_the_same_bits(name, tmp_path):
+    chosen = settings(**LONGER[name])
+    undisturbed = run.run(chosen, tmp_path / "undisturbed", say=quiet)
+    generator, folder = random.Random(name), tmp_path / "killed"
+    kills, seen, context = 0, 0, multiprocessing.get_context("fork")
+    while not (folder / "result.json").exists():
+        child = context.Process(target=attempt, args=(folder, chosen))
+        child.start()
+        wanted = seen + generator.randint(0, 4)  # rows, so that every attempt but a few gets further
+        ends = time.monotonic() + 60
+        while child.is_alive() and time.monotonic() < ends:
+            file = folder / "metrics.jsonl"
+            if file.exists() and file.read_bytes().count(b"\n") > wanted:
+                break
+            time.sleep(0.001)
+        time.sleep(generator.uniform(0, 0.06))
+        if child.is_alive():
+            os.kill(child.pid, signal.SIGKILL)
+            kills += 1
+        child.join()
+        seen = (folder / "metrics.jsonl").read_bytes().count(b"\n")
+    assert kills >= 3
+    assert timeless(json.loads((folder / "result.json").read_text())) == timeless(undisturbed)
+    assert lines(folder) == lines(tmp_path / "undisturbed")
+    assert len(json.loads((folder / "environment.json").read_text())) >= kills
+
+
+def test_a_model_with_dropout_norms_and_augmentation_goes_on_to_the_same_bits(tmp_path):
+    """What is random and what has running statistics is part of the state."""
+    from torch import nn
+
+    def model():
+        torch.manual_seed(3)
+        return nn.Sequential(
+            *(nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.3)),
+            *(nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 16, 2)),
+        )
+
+    x = torch.randn(120, 1, 6, 6)
+    task, recipe = Task("t", (x, (x.mean((1, 2, 3)) > 0).long())), Recipe(epochs=4, augment="flip-shift", weight_decay=0.01)
+
+    class StopError(Exception):
+        pass
+
+    def stop_at(phase, epoch):
+        def check(row):
+            if (row["phase"], row["epoch"]) == (phase, epoch) and not any(key == (phase, epoch) for key in seen):
+                seen.append((phase, epoch))
+                raise StopError
+
+        return check
+
+    whole = Learner(model(), example_input=x[:1]).learn(task, recipe)
+    seen = []
+    for phase, epoch in (("train", 1), ("train", 3), ("train", 4), ("retrain", 1), ("retrain", 2)):
+        with pytest.raises(StopError):
+            Learner(model(), example_input=x[:1]).learn(task, recipe, checkpoint=tmp_path, on_epoch=stop_at(phase, epoch))
+    last = Learner(model(), example_input=x[:1]).learn(task, recipe, checkpoint=tmp_path)
+    assert last.digest == whole.digest
+    assert timeless(list(last.history)) == timeless(list(whole.history))
+
+
+def test_a_checkpoint_of_other_work_is_refused_and_says_what_differs(tmp_path):
+    x = torch.randn(80, 4)
+    task = Task("t", (x, (x[:, 0] > 0).long()))
+
+    def learner(**more):
+        torch.manual_seed(0)
+        return Learner(torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2)), example_input=x[:1], **more)
+
+    learner().learn(task, Recipe(epochs=1), checkpoint=tmp_path)
+    with pytest.raises(StoreError, match="holds a checkpoint of other work: recipe was"):
+        learner().learn(task, Recipe(epochs=2), checkpoint=tmp_path)
+    with pytest.raises(StoreError, match="seed was 0 and is 1"):
+        learner(seed=1).learn(task, Recipe(epochs=1), checkpoint=tmp_path)
+    with pytest.raises(StoreError, match="method was"):
+        learner(method=FineTune()).learn(task, Recipe(epochs=1), checkpoint=tmp_path)
+
+
+def test_a_line_that_a_crash_cut_is_dropped_and_rows_are_written_once(tmp_path):
+    file, rows = tmp_path / "metrics.jsonl", [{"kind": "test", "after": n, "accuracy": {}, "size": 0.5} for n in (1, 2)]
+    file.write_text(json.dumps(rows[0]) + "\n" + json.dumps(rows[1])[:20])
+    journal = Journal(file)
+    assert journal.rows == [rows[0]]
+    for row in (*rows, rows[1]):
+        journal.add(row)
+    assert [json.loads(line) for line in file.read_text().splitlines()] == rows
+    file.write_text(json.dumps(rows[0]) + "\n" + json.dumps(rows[1]))  # whole but for its end: it may be cut all the same
+    assert Journal(file).rows == [rows[0]]
+
+
+def test_a_finished_run_is_told_and_not_run_again(finished):
+    told = []
+    before = (finished[0] / "result.json").stat().st_mtime_ns
+    assert run.run(settings(), finished[0], say=told.append) == finished[1]
+    assert "finished already" in told[0]
+    assert (finished[0] / "result.json").stat().st_mtime_ns == before
+
+
+def test_a_folder_with_another_run_or_other_things_is_left_alone(finished, tmp_path):
+    with pytest.raises(ConfigError, match=r"holds a run with other settings:\n  - train.lr was 0.002 and is 0.1"):
+        run.run(settings(train={"lr": 0.1}), finished[0], say=quiet)
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(ConfigError, match=r"is not empty and holds no run \(thesis\.tex\)"):
+        run.run(settings(), tmp_path, say=quiet)
+
+
+def test_two_processes_do_not_work_in_one_folder(tmp_path):
+    with filelock.FileLock(tmp_path / ".lock"), pytest.raises(ConfigError, match="Another process is at work"):
+        run.run(settings(), tmp_path, say=quiet)
+
+
+def test_bad_test_data_is_found_before_anything_is_trained(tmp_path):
+    file = tmp_path / "bad.py"
+    file.write_text(
+        "import torch, spacecl\n"
+        "def tasks():\n"
+        "    x, y = torch.randn(90, 4), torch.arange(90) % 3\n"
+        "    good = spacecl.Task('good', (x, y), test=(x, y))\n"
+        "    return [good, spacecl.Task('bad', (x, y), test=(x, y + 5), classes=3)]\n"
+    )
+    chosen = config.resolve({"benchmark": str(file), "train": {"epochs": 1}, "device": "cpu"})
+    with pytest.raises(DataError, match="Task 'bad', test: the label 7 is outside its 3 classes"):
+        run.run(chosen, tmp_path / "out", say=quiet)
+    assert not (tmp_path / "out" / "metrics.jsonl").exists()
+
+
+def test_training_that_diverges_leaves_a_run_that_can_be_looked_at(tmp_path):
+    with pytest.raises(TrainingError, match="diverged"):
+        run.run(settings(train={"optimizer": "sgd", "lr": 1e9, "epochs": 2}), tmp_path, say=quiet)
+    assert not (tmp_path / "result.json").exists()
+
+
+def test_tensorboards_log_has_every_epoch_once_even_after_going_on(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    chosen = settings()
+    with pytest.raises(KeyboardInterrupt):
+        run.run(chosen, tmp_path, tensorboard=True, say=_interrupt)
+    result = run.run(chosen, tmp_path, tensorboard=True, say=quiet)
+    log = EventAccumulator(str(tmp_path / "tensorboard"))
+    log.Reload()
+    assert [event.step for event in log.Scalars("digits-1/train loss")] == [1, 2, 3]
+    assert [event.step for event in log.Scalars("digits-2/retrain accuracy")] == [1, 2]
+    assert [event.value for event in log.Scalars("test/mean")][-1] == pytest.approx(result["average_accuracy"])
+
+
+def _interrupt(_):
+    raise KeyboardInterrupt
+
+
+def command(*arguments, cwd, **environment):
+    return subprocess.Popen(
+        [sys.executable, "-m", "spacecl", "run", *arguments],
+        cwd=cwd,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "COLUMNS": "150", **environment},
+    )
+
+
+def test_the_command_is_interrupted_and_goes_on_with_resume(tmp_path):
+    arguments = ["permuted-digits", "--tasks", "2", "--out", "r", "--set", "train.epochs=40", "--device", "cpu"]
+    first = command(*arguments, cwd=tmp_path)
+    rows = tmp_path / "r" / "metrics.jsonl"
+    while not rows.exists() and first.poll() is None:
+        time.sleep(0.01)
+    first.send_signal(signal.SIGINT)
+    _, said = first.communicate(timeout=120)
+    assert first.returncode == 130, said
+    assert "the same command goes on from there" in said
+    assert "Traceback" not in said
+    then = command("--resume", "--out", "r", cwd=tmp_path)
+    out, said = then.communicate(timeout=300)
+    assert then.returncode == 0, said
+    assert re.search(r"2/2 +digits-2 +test +[\d.]+%", out)
+    assert "r/result.json has all of it" in out
+    assert len(json.loads((tmp_path / "r" / "environment.json").read_text())) == 2
+
+
+def test_progress_shows_task_phase_epoch_loss_accuracy_and_the_time_left_for_the_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "150")
+    run.run(settings(), tmp_path, progress=True, say=quiet)
+    shown = capsys.readouterr().err
+    assert re.search(r"digits-2: retrain.*epoch 2/2 +loss [\d.]+ +accuracy [\d.]+% +run: \d+ s left", shown)
+
+
+def test_the_time_left_counts_every_phase_to_come_at_its_own_pace():
+    from spacecl.progress import Overview
+
+    overview = Overview({"a: train": 100, "a: retrain": 50, "b: train": 100, "b: retrain": 50})
+    assert overview.left("a: train", 100) is None
+    overview.pace = {"train": 2.0}
+    assert overview.left("a: train", 60) == 2 * (60 + 50 + 100 + 50)
+    overview.pace["retrain"] = 0.5
+    overview.plan.pop("a: train")
+    assert overview.left("a: retrain", 10) == 0.5 * (10 + 50) + 2 * 100

@@ -1,0 +1,275 @@
+"""Benchmarks as tasks: permutations, splits, order, limits, and users' own data."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from test_data import REAL, write_cifar10, write_idx, write_pictures
+
+from spacecl import ConfigError, DataError, Learner, SpaceWarning
+from spacecl.benchmarks import sources
+from spacecl.benchmarks.networks import CNN, NETWORKS, ResNet18
+from spacecl.benchmarks.presets import BENCHMARKS
+from spacecl.benchmarks.streams import stream
+from spacecl.tasks import Data, check_whole
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPACECL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("SPACECL_DATA", raising=False)
+    monkeypatch.setattr(sources, "SYSTEM", ())
+
+
+def test_permutations_are_fixed_differ_between_tasks_and_are_the_same_for_training_and_test():
+    first, again = stream("permuted-digits"), stream("permuted-digits", seed=5)
+    orders = [task.train.order for task in first]
+    assert len(first) == 5
+    assert all(torch.equal(a.train.order, b.train.order) for a, b in zip(first, again))
+    assert all(torch.equal(task.train.order, task.test.order) for task in first)
+    assert all(sorted(order.tolist()) == list(range(64)) for order in orders)
+    assert len({tuple(order.tolist()) for order in orders}) == 5
+    assert len(stream("permuted-digits", tasks=7)) == 7, "there are as many permutations as one likes"
+
+
+def test_p_mnist_has_ten_tasks_of_ten_classes(tmp_path):
+    write_idx(tmp_path / "MNIST")
+    tasks = stream("p-mnist", tmp_path)
+    assert [task.name for task in tasks] == [f"mnist-{number}" for number in range(1, 11)]
+    assert len(tasks[0].classes) == 10
+    assert tasks[3].train.finish(tasks[3].train.batch([0])[0]).shape == (1, 784)
+
+
+def test_split_cifar10_has_two_classes_a_task_none_lost_none_twice(tmp_path):
+    write_cifar10(tmp_path / "cifar-10-batches-py")
+    tasks = stream("split-cifar10", tmp_path)
+    assert [task.classes for task in tasks][:2] == [("airplane", "automobile"), ("bird", "cat")]
+    rows = np.concatenate([task.train.rows for task in tasks])
+    assert sorted(rows) == list(range(100))
+    found = sources.load("cifar10", tmp_path)
+    for number, task in enumerate(tasks):
+        assert set(found.train[1][task.train.rows]) == {2 * number, 2 * number + 1}
+        assert set(task.train.targets.tolist()) == set(task.test.targets.tolist()) == {0, 1}
+
+
+def test_order_and_tasks_and_limit_make_smaller_or_shuffled_streams():
+    names = [task.name for task in stream("permuted-digits", order=[3, 1])]
+    assert names == ["digits-3", "digits-1"]
+    shuffled = [task.name for task in stream("permuted-digits", order="random", seed=3)]
+    assert sorted(shuffled) == [f"digits-{number}" for number in range(1, 6)]
+    assert shuffled == [task.name for task in stream("permuted-digits", order="random", seed=3)]
+    assert shuffled != [task.name for task in stream("permuted-digits", order="random", seed=4)]
+    task = stream("permuted-digits", tasks=1, limit=7)[0]
+    assert torch.bincount(task.train.targets).tolist() == torch.bincount(task.test.targets).tolist() == [7] * 10
+    for order in ([0, 1], [6], [1, 1]):
+        with pytest.raises(ConfigError, match="must name tasks from 1 to 5, none twice"):
+            stream("permuted-digits", order=order)
+
+
+def write_eight(folder):
+    """All eight datasets, a few images of each."""
+    import pickle
+
+    from scipy.io import savemat
+
+    write_cifar10(folder / "cifar-10-batches-py")
+    (folder / "cifar-100-python").mkdir()
+    for part in ("train", "test"):
+        data = {b"data": np.zeros((200, 3072), np.uint8), b"fine_labels": [n % 100 for n in range(200)]}
+        (folder / "cifar-100-python" / part).write_bytes(pickle.dumps(data))
+    names = {b"fine_label_names": [f"class {n}".encode() for n in range(100)]}
+    (folder / "cifar-100-python" / "meta").write_bytes(pickle.dumps(names))
+    (folder / "facescrub").mkdir()
+    for part in ("train", "test"):
+        faces = {"features": np.zeros((200, 3, 32, 32)), "labels": np.arange(200) % 100}
+        (folder / "facescrub" / f"facescrub_{part}_100.pkl").write_bytes(pickle.dumps(faces))
+        digits = {"X": np.zeros((32, 32, 3, 20), np.uint8), "y": np.arange(20)[:, None] % 10 + 1}
+        savemat(folder / f"{part}_32x32.mat", digits)
+    write_idx(folder / "MNIST")
+    write_idx(folder / "fashion-mnist")
+    signs = [f"{number:05}" for number in range(43)]
+    write_pictures(folder / "GTSRB" / "Final_Training" / "Images", signs, 2, (40, 25), "RGB", ".ppm")
+    write_pictures(folder / "GTSRB" / "Final_Test", ["Images"], 43, (15, 60), "RGB", ".ppm")
+    rows = "".join(f"{number}.ppm;{number}\n" for number in range(43))
+    (folder / "GTSRB" / "GT-final_test.csv").write_text(f"Filename;ClassId\n{rows}")
+    write_pictures(folder / "notMNIST_small", "ABCDEFGHIJ", 5)
+
+
+def test_eight_datasets_come_in_the_papers_order_as_small_colour_images_and_counts_are_checked(tmp_path):
+    write_eight(tmp_path)
+    with pytest.warns(
+        SpaceWarning, match=r"not as many as in Table S1: CIFAR-10 100 \+ 20 instead of 50,000 \+ 10,000; .*notMNIST"
+    ):
+        tasks = stream("8-datasets", tmp_path)
+    assert [task.name for task in tasks] == list(BENCHMARKS["8-datasets"].datasets)
+    assert [len(task.classes) for task in tasks] == [10, 100, 100, 10, 10, 10, 43, 10]
+    for task in tasks:
+        assert task.train.finish(task.train.batch([0, 1])[0]).shape == (2, 3, 32, 32)
+    grey = tasks[3].train
+    x = grey.finish(grey.batch(range(40))[0])
+    assert torch.equal(x[:, 0], x[:, 2])
+    assert float(x.mean()) == pytest.approx(0, abs=1e-4)
+    assert float(x.std(unbiased=False)) == pytest.approx(1, abs=1e-4)
+
+
+TABLE_S1 = {  # training, validation and test images
+    "cifar10": (45_000, 5_000, 10_000),
+    "cifar100": (45_000, 5_000, 10_000),
+    "facescrub": (18_540, 2_060, 2_289),
+    "mnist": (54_000, 6_000, 10_000),
+    "svhn": (65_931, 7_326, 26_032),
+    "fashion-mnist": (54_000, 6_000, 10_000),
+    "gtsrb": (35_288, 3_921, 12_630),
+    "notmnist": (15_168, 1_685, 1_873),
+}
+
+
+@pytest.mark.parametrize("name", TABLE_S1)
+def test_published_counts_and_our_split_give_table_s1(name):
+    train, test = sources.DATASETS[name].counts
+    data = Data((torch.zeros(train, 1), torch.zeros(train, dtype=torch.int64)), name)
+    rest, valid = data.split(0.1, torch.Generator().manual_seed(0))
+    assert (len(rest), len(valid), test) == TABLE_S1[name]
+
+
+# -- one's own --------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_of_class_folders_is_a_task_with_a_tenth_set_aside_for_testing(tmp_path):
+    write_pictures(tmp_path / "own" / "birds", ["crow", "robin"], 10, (40, 30), "RGB", ".jpg")
+    write_pictures(tmp_path / "own" / "trees" / "train", ["elm", "oak", "yew"], 4, (40, 30), "RGB")
+    write_pictures(tmp_path / "own" / "trees" / "test", ["elm", "oak", "yew"], 2, (40, 30), "L")
+    write_pictures(tmp_path / "own" / "trees" / "valid", ["elm", "oak", "yew"], 1, (40, 30), "RGB")
+    birds, trees = stream(str(tmp_path / "own"), image_size=16)
+    assert (birds.classes, len(birds.train), len(birds.test), birds.valid) == (("crow", "robin"), 18, 2, None)
+    assert (trees.classes, len(trees.train), len(trees.valid), len(trees.test)) == (("elm", "oak", "yew"), 12, 3, 6)
+    assert birds.train.finish(birds.train.batch([0])[0]).shape == (1, 3, 16, 16)
+    assert not set(map(bytes, birds.train.pixels)) & set(map(bytes, birds.test.pixels))
+
+
+def test_every_fault_of_own_folders_is_told_at_once(tmp_path):
+    write_pictures(tmp_path / "one", ["only"], 3)
+    write_pictures(tmp_path / "two" / "train", ["a", "b"], 3)
+    write_pictures(tmp_path / "two" / "test", ["a", "c"], 3)
+    (tmp_path / "three" / "x").mkdir(parents=True)
+    write_pictures(tmp_path / "three", ["y"], 1)
+    with pytest.raises(DataError) as failed:
+        stream(str(tmp_path))
+    text = str(failed.value)
+    assert "one needs at least two class folders" in text
+    assert "has the classes ['a', 'c'], but train has ['a', 'b']" in text
+    assert "holds no pictures" in text
+
+
+def test_a_python_file_gives_tasks_and_its_faults_are_told(tmp_path):
+    file = tmp_path / "mine.py"
+    body = "import torch, spacecl\nx, y = torch.randn(60, 4), torch.arange(60) % 3\n"
+    file.write_text(f"{body}def tasks():\n    return [spacecl.Task('a', (x, y), test=(x, y))]\ndef nothing():\n    return 3\n")
+    assert stream(str(file))[0].name == "a"
+    limited = stream(str(file), limit=5)[0]
+    assert torch.bincount(limited.train[1]).tolist() == [5, 5, 5]
+    with pytest.raises(ConfigError, match=r"must return a list of spacecl\.Task; it returned a int"):
+        stream(f"{file}:nothing")
+    with pytest.raises(ConfigError, match=r"has no function other\(\)"):
+        stream(f"{file}:other")
+    file.write_text(f"{body}def tasks():\n    return [spacecl.Task('a', (x, y))] * 2\n")
+    with pytest.raises(ConfigError, match="no test data for a, a"):
+        stream(str(file))
+    file.write_text(f"{body}def tasks():\n    return [spacecl.Task('a', (x, y), test=(x, y))] * 2\n")
+    with pytest.raises(ConfigError, match="names are there twice: a"):
+        stream(str(file))
+
+
+def test_the_example_of_own_data_runs_as_the_readme_says(tmp_path):
+    command = [sys.executable, "-m", "spacecl", "run", str(ROOT / "examples" / "own_tasks.py"), "--out", str(tmp_path / "r")]
+    model = ["--model", f"{ROOT / 'examples' / 'own_tasks.py'}:network"]
+    done = subprocess.run([*command, *model, "--epochs", "2"], capture_output=True, text=True, env=os.environ, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "r" / "result.json").is_file()
+
+
+def test_a_folder_of_pictures_is_run_by_the_command(tmp_path):
+    generator = np.random.default_rng(0)
+    from PIL import Image
+
+    for task in ("a", "b"):
+        for shade, name in ((60, "dark"), (190, "light")):
+            folder = tmp_path / "own" / task / name
+            folder.mkdir(parents=True)
+            for number in range(30):
+                noise = generator.integers(-50, 50, (20, 20, 3)) + shade
+                Image.fromarray(noise.astype(np.uint8)).save(folder / f"{number}.png")
+    command = [sys.executable, "-m", "spacecl", "run", str(tmp_path / "own"), "--out", str(tmp_path / "r")]
+    more = ["--set", "image_size=16", "--epochs", "3", "--variance", "0.8"]
+    done = subprocess.run([*command, *more], capture_output=True, text=True, env=os.environ, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "2/2  b" in done.stdout
+
+
+# -- networks ------------------------------------------------------------------------------------------------------------
+
+
+def parameters(module):
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def test_the_networks_are_those_of_the_paper():
+    mlp = NETWORKS["mlp"]((784,), 10)
+    assert parameters(mlp) == 784 * 1000 + 1000 + 1000 * 1000 + 1000 + 10_010
+    assert round(parameters(NETWORKS["mlp-small"]((784,), 10)) / 1e6, 1) == 0.1
+    for name, filters in (("cnn", [32, 32, 64, 64, 128]), ("cnn-wide", [64, 64, 128, 128, 256])):
+        convs = [layer for layer in NETWORKS[name]((3, 32, 32), 2).modules() if isinstance(layer, torch.nn.Conv2d)]
+        assert [conv.out_channels for conv in convs] == filters
+        assert [conv.kernel_size for conv in convs] == [(3, 3)] * 4 + [(2, 2)]
+    assert [m.p for m in CNN().modules() if isinstance(m, torch.nn.Dropout)] == [0.15]
+    resnet = ResNet18()
+    convs = [(name, layer) for name, layer in resnet.named_modules() if isinstance(layer, torch.nn.Conv2d)]
+    assert len([name for name, _ in convs if "shortcut" not in name]) == 17
+    assert [resnet.conv1.out_channels, *(layer.out_channels for name, layer in convs if name.endswith("1.conv2"))] == [
+        *(40, 40, 80, 160, 320),
+    ]
+
+
+@pytest.mark.parametrize("name", [*BENCHMARKS])
+def test_the_method_of_every_recipe_fits_the_benchmarks_network(name):
+    from spacecl import config
+    from spacecl.benchmarks.presets import BENCHMARKS
+
+    shape = {"mlp": (784,), "mlp-small": (64,)}.get(BENCHMARKS[name].model, (3, 32, 32))
+    for recipe in ("paper", "fast"):
+        values = BENCHMARKS[name].recipes[recipe]
+        chosen = config.Config(name, model=BENCHMARKS[name].model, options=values.options["space"], train=values.train)
+        learner = Learner(chosen.make_model(shape, 10), chosen.make_method(), example_input=torch.zeros(1, *shape))
+        assert learner.method.threshold("t", next(iter(learner.widths))) == next(
+            iter(values.options["space"]["variance"].values())
+        )
+
+
+# -- the real ones -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["p-mnist", "split-cifar10", "split-cifar100", "p-fashion"])
+def test_the_real_benchmark_has_its_tasks_and_loads_at_once_the_second_time(name, monkeypatch):
+    import time
+
+    monkeypatch.setattr(sources, "SYSTEM", (Path("/usr/share/datasets"),))
+    dataset = sources.DATASETS[BENCHMARKS[name].datasets[0]]
+    if sources.dataset_folder(dataset, sources.places(REAL)) is None:
+        pytest.skip(f"no {dataset.title}: set SPACECL_DATA to a folder that holds it")
+    stream(name, REAL)
+    started = time.perf_counter()
+    tasks = stream(name, REAL)
+    example = torch.zeros_like(tasks[0].train.finish(tasks[0].train.batch([0])[0]))
+    counts = [check_whole(task, example) for task in tasks]
+    assert time.perf_counter() - started < 1
+    assert len(tasks) == BENCHMARKS[name].tasks
+    assert sum(count["train"] + count["valid"] for count in counts) == {"p-mnist": 600_000, "p-fashion": 600_000}.get(
+        name, 50_000
+    )
+    assert all(count["valid"] == round((count["train"] + count["valid"]) / 10) for count in counts)
