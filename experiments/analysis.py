@@ -19,8 +19,10 @@ import time
 
 import numpy as np
 import torch
-from datasets import _Restricted, network, root
+from datasets import network
 from torch import Tensor, nn
+
+from spacecl.benchmarks.sources import load
 
 WIDTHS, CORE, VARIANCE = (64, 64, 128, 128, 256), (16, 18, 27, 18, 63), (0.999, 0.99, 0.99, 0.99, 0.99)
 
@@ -28,9 +30,7 @@ WIDTHS, CORE, VARIANCE = (64, 64, 128, 128, 256), (16, 18, 27, 18, 63), (0.999, 
 def images(count: int) -> Tensor:
     if not os.environ.get("SPACECL_DATA"):
         return torch.randn(count, 3, 32, 32)
-    file = root() / "cifar-100-python" / "train"
-    pixels = _Restricted(file.open("rb"), encoding="bytes").load()[b"data"][:count]
-    x = torch.from_numpy(pixels.reshape(-1, 3, 32, 32)).float()
+    x = torch.tensor(load("cifar100").train[0][:count]).float()
     return (x - x.mean()) / x.std()
 
 
@@ -39,7 +39,7 @@ def by_svd(model: nn.Module, x: Tensor) -> list[int]:
     from sklearn.decomposition import PCA
 
     kept: dict[nn.Module, list[Tensor]] = {}
-    layers = [layer for layer in model if isinstance(layer, nn.Conv2d)]
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d)]
     handles = [layer.register_forward_hook(lambda layer, _, out: kept.setdefault(layer, []).append(out)) for layer in layers]
     with torch.no_grad():
         for part in x.split(100):

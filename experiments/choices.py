@@ -34,7 +34,7 @@ THRESHOLDS = {"split-cifar10": ((0.995, 0.95), (0.95, 0.85)), "p-mnist": ((0.999
 
 
 def run(benchmark: str, options: dict, variance: tuple[float, float], args: argparse.Namespace) -> dict:
-    first = {"0": variance[0], "*": variance[1]}
+    first = {"hidden1" if benchmark == "p-mnist" else "conv1": variance[0], "*": variance[1]}
     torch.manual_seed(args.seed)
     method = spacecl.SPACE(variance=first, samples=args.samples, **options)
     shape = (1, 3, 32, 32) if benchmark == "split-cifar10" else (1, 784)

@@ -1,6 +1,7 @@
 """The package as a whole: what it exports, how its rooms import each other, its command line, its README."""
 
 import ast
+import json
 import os
 import re
 import subprocess
@@ -155,3 +156,11 @@ def test_progress_is_shown_when_asked_and_silent_when_there_is_no_terminal():
 
 def test_version_is_that_of_the_changelog():
     assert f"## [{spacecl.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_page_of_results_says_what_the_result_files_say():
+    assert subprocess.run([sys.executable, str(ROOT / "results" / "table.py"), "--check"]).returncode == 0
+    files = list((ROOT / "results").glob("*/result.json"))
+    assert files
+    for file in files:
+        assert json.loads(file.read_text())["schema"] == 1

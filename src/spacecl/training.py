@@ -75,10 +75,11 @@ class Trainer:
         dtype = next(module.parameters()).dtype
         title = f"{self.title} {phase}".strip()
         show = self.show if fabric.is_global_zero else False
+        started = time.perf_counter()  # an epoch's seconds are all that passed since the one before, checkpoint included
         with track(title, recipe.epochs * steps, show, done=len(state.history) * steps) as tell:
             while not state.done and len(state.history) < recipe.epochs:
                 epoch = len(state.history) + 1
-                started, total, seen = time.perf_counter(), torch.zeros((), device=fabric.device), 0
+                total, seen = torch.zeros((), device=fabric.device), 0
                 module.train()
                 for x, y in shards(train.batches(recipe.batch_size, state.order), fabric):
                     x = _augmented(train.finish(x), recipe, title)
@@ -109,7 +110,9 @@ class Trainer:
                     state.schedule.step(error)  # type: ignore[call-arg,arg-type]
                     state.done = optimizer.param_groups[0]["lr"] < recipe.stop_lr
                 row = {"phase": phase, "epoch": epoch, "loss": mean, "accuracy": accuracy, "valid_loss": error, "lr": rate}
-                state.finish(row | {"seconds": time.perf_counter() - started}, recipe.keep == "best")
+                now = time.perf_counter()
+                state.finish(row | {"seconds": now - started}, recipe.keep == "best")
+                started = now
                 self._tell(state.history[-1])
                 if self.keeper is not None:
                     self.keeper.save(phase, *state.saved(fabric.device))
