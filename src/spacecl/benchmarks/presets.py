@@ -75,8 +75,8 @@ _FAST_CIFAR10 = Preset(
     options=_space({"conv1": 0.95, "*": 0.88}),
 )
 _FAST_CIFAR100 = Preset(
-    {**_FAST_CNN, "epochs": 10, "retrain_epochs": 14, "augment": "flip-shift"},
-    options=_space({"conv1": 0.98, "*": 0.95}),
+    {**_FAST_CNN, "epochs": 8, "retrain_epochs": 12, "augment": "flip-shift"},
+    options=_space({"conv1": 0.96, "*": 0.9}),
 )
 _FAST_8 = Preset(
     {**_FAST_CNN, "epochs": 8, "retrain_epochs": 8},
