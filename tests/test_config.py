@@ -145,7 +145,7 @@ def test_missing_data_is_among_the_faults(tmp_path):
 
 
 def test_too_many_tasks_are_refused_where_there_are_no_more(any_data):
-    with pytest.raises(ConfigError, match="tasks = 6, but split-cifar10 has 5"):
+    with pytest.raises(ConfigError, match="tasks = 6, but there are 5"):
         resolve({"benchmark": "split-cifar10", "tasks": 6})
 
 
@@ -196,3 +196,12 @@ def test_the_command_shows_faults_as_text_with_exit_code_1(tmp_path):
         assert told in done.stderr
         assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_only_the_datasets_of_the_tasks_asked_for_must_be_there(tmp_path):
+    with pytest.raises(ConfigError, match=r"for 2 reasons:\n.*CIFAR-10 is not in.*\n.*CIFAR-100 is not in"):
+        resolve({"benchmark": "8-datasets", "tasks": 2}, str(tmp_path))
+    with pytest.raises(ConfigError, match=r"for 1 reason:\n.*FaceScrub"):
+        resolve({"benchmark": "8-datasets", "order": [3]}, str(tmp_path))
+    with pytest.raises(ConfigError, match="must name tasks from 1 to 8, none twice"):
+        resolve({"benchmark": "8-datasets", "order": [9]}, str(tmp_path))

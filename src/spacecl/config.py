@@ -125,6 +125,7 @@ def resolve(given: Mapping[str, Any], data: str | None = None) -> Config:
     """Settings with all that was left open filled in from the benchmark's preset, checked whole before anything runs."""
     from .benchmarks.networks import NETWORKS
     from .benchmarks.sources import missing
+    from .benchmarks.streams import chosen
 
     wrong = _unknown(given, [entry.name for entry in fields(Config)], "")
     name, recipe, method = (str(given.get(key, default)) for key, default in _NAMES.items())
@@ -158,16 +159,20 @@ def resolve(given: Mapping[str, Any], data: str | None = None) -> Config:
         wrong.append(f"shared = {shared!r} must be a list of layer names")
     if head is not None and not isinstance(head, str):
         wrong.append(f"head = {head!r} must be a layer's name")
-    wrong += missing(kind.datasets, data)
-    tasks = given.get("tasks")
-    if benchmark is not None and benchmark.kind in ("split", "datasets") and isinstance(tasks, int) and tasks > benchmark.tasks:
-        wrong.append(f"tasks = {tasks}, but {name} has {benchmark.tasks}")
+    needed: Sequence[str] = kind.datasets
+    if kind.datasets and not any(text.startswith(("order", "tasks", "seed")) for text in wrong):
+        try:
+            numbers = chosen(kind, given.get("tasks"), order, given.get("seed", 0))
+            needed = [kind.datasets[n] for n in sorted(numbers)] if kind.kind == "datasets" else kind.datasets
+        except ConfigError as error:
+            wrong.append(str(error))
+    wrong += missing(needed, data)
     if wrong:
         lines = "\n".join(f"  - {line if line[-1] in '.?' else f'{line}.'}" for line in wrong)
         raise ConfigError(f"This run cannot be started, for {len(wrong)} reason{'s' if len(wrong) > 1 else ''}:\n{lines}")
     plain = {key: given[key] for key in ("seed", "tasks", "limit", "image_size", "device") if given.get(key) is not None}
-    if tasks is None and benchmark is not None and benchmark.tasks:
-        plain["tasks"] = len(order) if isinstance(order, tuple) else benchmark.tasks
+    if "tasks" not in plain and kind.tasks:
+        plain["tasks"] = len(order) if isinstance(order, tuple) else kind.tasks
     if name not in BENCHMARKS:
         name = str(Path(name).absolute())
     fixed = {"order": order, "model": model, "head": head, "shared": tuple(shared)}

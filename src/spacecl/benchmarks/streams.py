@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import runpy
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from ..errors import ConfigError, DataError, SpaceWarning
-from ..images import Images, with_borders
+from ..images import Images, statistics, with_borders
 from ..tasks import Task
 from .formats import PICTURES, Decoded, Split, need_pillow, pictures, read_folders, set_aside
 from .presets import BENCHMARKS, Benchmark
@@ -44,43 +44,46 @@ def stream(
     """
     if name in BENCHMARKS:
         benchmark = BENCHMARKS[name]
-        makers = {"permuted": _permuted, "split": _split, "datasets": _datasets}
-        found = list(makers[benchmark.kind](benchmark, data, tasks))
-    elif Path(name).is_dir():
-        found = from_folder(Path(name), image_size)
+        make = {"permuted": _permuted, "split": _split, "datasets": _dataset}[benchmark.kind]
+        found = [make(benchmark, data, number) for number in chosen(benchmark, tasks, order, seed)]
     else:
-        found = from_file(name)
-    numbers = _numbers(order, len(found), seed)
-    if tasks is not None and tasks > len(numbers):
-        raise ConfigError(f"{name} has {len(numbers)} tasks; {tasks} were asked for.")
-    found = [found[number] for number in numbers[:tasks]]
+        own = from_folder(Path(name), image_size) if Path(name).is_dir() else from_file(name)
+        found = [own[number] for number in _numbers(order, len(own), tasks, seed)]
     return found if limit is None else [_limited(task, limit, seed) for task in found]
 
 
-def _numbers(order: Order, count: int, seed: int) -> list[int]:
+def chosen(benchmark: Benchmark, tasks: int | None = None, order: Order = "given", seed: int = 0) -> list[int]:
+    """The numbers, from 0, of the tasks that a stream of a benchmark has. There are as many permutations as one likes."""
+    count = max(tasks or 0, *order, benchmark.tasks) if not isinstance(order, str) else max(tasks or 0, benchmark.tasks)
+    return _numbers(order, count if benchmark.kind == "permuted" else benchmark.tasks, tasks, seed)
+
+
+def _numbers(order: Order, count: int, tasks: int | None, seed: int) -> list[int]:
     if order == "given":
-        return list(range(count))
-    if order == "random":
-        return np.random.default_rng(seed).permutation(count).tolist()
-    numbers = [int(number) - 1 for number in order]
-    if len(set(numbers)) < len(numbers) or not all(0 <= number < count for number in numbers):
-        raise ConfigError(f"order={list(order)} must name tasks from 1 to {count}, none twice.")
-    return numbers
+        numbers = list(range(count))
+    elif order == "random":
+        numbers = np.random.default_rng(seed).permutation(count).tolist()
+    else:
+        numbers = [int(number) - 1 for number in order]
+        if len(set(numbers)) < len(numbers) or not all(0 <= number < count for number in numbers):
+            raise ConfigError(f"order = {list(order)} must name tasks from 1 to {count}, none twice")
+    if tasks is not None and tasks > len(numbers):
+        raise ConfigError(f"tasks = {tasks}, but there are {len(numbers)}")
+    return numbers[:tasks]
 
 
 # -- benchmarks ------------------------------------------------------------------------------------------------------
 
 
-def _permuted(benchmark: Benchmark, data: Data, tasks: int | None) -> Iterator[Task]:
+def _permuted(benchmark: Benchmark, data: Data, number: int) -> Task:
     """One dataset, its pixels in a fixed random order for each task, the same in every run."""
     name = benchmark.datasets[0] if benchmark.datasets else "digits"
     found = load(name, data) if benchmark.datasets else _digits()
     mean, std = found.spread or (None, None)
-    for number in range(1, max(tasks or 0, benchmark.tasks) + 1):
-        shape = found.train[0].shape[1:]
-        order = torch.from_numpy(np.random.default_rng([2020, number]).permutation(int(np.prod(shape))))
-        train, test = (Images(*part, mean, std, order=order) for part in (found.train, found.test))
-        yield Task(f"{name}-{number}", train, classes=found.classes, test=test)
+    size = found.train[0][0].size
+    order = torch.from_numpy(np.random.default_rng([2020, number + 1]).permutation(size))
+    train, test = (Images(*part, mean, std, order=order) for part in (found.train, found.test))
+    return Task(f"{name}-{number + 1}", train, classes=found.classes, test=test)
 
 
 def _digits() -> Decoded:
@@ -89,42 +92,40 @@ def _digits() -> Decoded:
     images, labels = load_digits(return_X_y=True)
     split = images.reshape(-1, 1, 8, 8).astype(np.uint8), labels.astype(np.int64)
     train, test, note = set_aside(split, "", 0.2)
-    return Decoded(train, test, tuple(map(str, range(10))), note)
+    return Decoded(train, test, tuple(map(str, range(10))), note, statistics(train[0]))
 
 
-def _split(benchmark: Benchmark, data: Data, tasks: int | None) -> Iterator[Task]:
+def _split(benchmark: Benchmark, data: Data, number: int) -> Task:
     """One dataset, so many classes for each task, in the order of their numbers."""
     name = benchmark.datasets[0]
     found = load(name, data)
     mean, std = found.spread or (None, None)
     count = len(found.classes) // benchmark.tasks
-    for number in range(benchmark.tasks):
-        parts = [
-            Images(pixels, labels % count, mean, std, rows=np.flatnonzero(labels // count == number))
-            for pixels, labels in (found.train, found.test)
-        ]
-        names = found.classes[number * count : (number + 1) * count]
-        yield Task(f"{name}-{number + 1}", parts[0], classes=names, test=parts[1])
+    train, test = (
+        Images(pixels, labels % count, mean, std, rows=np.flatnonzero(labels // count == number))
+        for pixels, labels in (found.train, found.test)
+    )
+    names = found.classes[number * count : (number + 1) * count]
+    return Task(f"{name}-{number + 1}", train, classes=names, test=test)
 
 
-def _datasets(benchmark: Benchmark, data: Data, tasks: int | None) -> Iterator[Task]:
-    """One dataset for each task, all as 32 x 32 colour images; counts are held against the paper's Table S1."""
-    differ = []
-    for name in benchmark.datasets:
-        found, dataset = load(name, data), DATASETS[name]
-        counts = len(found.train[1]), len(found.test[1])
-        if counts != dataset.counts:
-            wanted = f"{dataset.counts[0]:,} + {dataset.counts[1]:,}"
-            note = f" ({found.note})" if found.note else ""
-            differ.append(f"{dataset.title} {counts[0]:,} + {counts[1]:,}{note} instead of {wanted}")
-        share = found.train[0][0, 0].size / 32**2
-        mean, std = with_borders(*found.spread, share) if found.spread else (None, None)
-        train, test = (Images(*part, mean, std, shape=(3, 32, 32)) for part in (found.train, found.test))
-        yield Task(name, train, classes=found.classes, test=test)
-    if differ:
+def _dataset(benchmark: Benchmark, data: Data, number: int) -> Task:
+    """One of several datasets, as 32 x 32 colour images; its counts are held against the paper's Table S1."""
+    name = benchmark.datasets[number]
+    found, dataset = load(name, data), DATASETS[name]
+    counts = len(found.train[1]), len(found.test[1])
+    if counts != dataset.counts:
+        note = f" ({found.note})" if found.note else ""
         warnings.warn(
-            f"Training and test images are not as many as in Table S1: {'; '.join(differ)}.", SpaceWarning, stacklevel=4
+            f"{dataset.title} has {counts[0]:,} + {counts[1]:,} images{note}; "
+            f"in Table S1 there are {dataset.counts[0]:,} + {dataset.counts[1]:,}.",
+            SpaceWarning,
+            stacklevel=4,
         )
+    mean, std = found.spread or statistics(found.train[0])
+    mean, std = with_borders(mean, std, found.train[0][0, 0].size / 32**2)
+    train, test = (Images(*part, mean, std, shape=(3, 32, 32)) for part in (found.train, found.test))
+    return Task(name, train, classes=found.classes, test=test)
 
 
 # -- one's own --------------------------------------------------------------------------------------------------------
