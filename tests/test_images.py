@@ -60,6 +60,8 @@ def test_subsets_of_subsets_name_the_right_images():
         ((PIXELS, LABELS[:3]), "one for each of 50 images"),
         ((PIXELS, LABELS / 2), "labels must be whole numbers"),
         ((PIXELS, LABELS, None, None, (3, 4, 4)), "cannot be given the shape"),
+        ((PIXELS, LABELS, (1.0,)), "mean and std belong together"),
+        ((PIXELS, LABELS, (1.0, 2.0), (1.0, 2.0)), "a value for each of 3 channels"),
     ],
 )
 def test_images_that_cannot_be_used_are_refused(values, told):

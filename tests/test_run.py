@@ -51,7 +51,7 @@ def finished(tmp_path_factory):
 def test_a_run_leaves_all_that_is_promised_in_its_folder(finished):
     folder, result = finished
     assert {path.name for path in folder.iterdir()} - {".lock"} == {
-        *("config.json", "environment.json", "metrics.jsonl", "model", "result.json"),
+        *("config.json", "environment.json", "metrics.jsonl", "model", "result.json", "tasks.json"),
     }
     assert json.loads((folder / "result.json").read_text()) == result
     assert json.loads((folder / "config.json").read_text()) == settings().to_json()
@@ -241,6 +241,19 @@ def test_a_folder_with_another_run_or_other_things_is_left_alone(finished, tmp_p
     (tmp_path / "thesis.tex").write_text("mine")
     with pytest.raises(ConfigError, match=r"is not empty and holds no run \(thesis\.tex\)"):
         run.run(settings(), tmp_path, say=quiet)
+
+
+def test_a_run_is_not_gone_on_with_on_other_data(tmp_path):
+    file = tmp_path / "mine.py"
+    body = "import torch, spacecl\ndef tasks():\n    x, y = torch.ones(90, 4).cumsum(0) * {}, torch.arange(90) % 3\n"
+    body += "    return [spacecl.Task('a', (x, y), test=(x, y))]\n"
+    file.write_text(body.format(0.01))
+    chosen = config.resolve({"benchmark": str(file), "train": {"epochs": 1}, "device": "cpu"})
+    with pytest.raises(KeyboardInterrupt):
+        run.run(chosen, tmp_path / "r", say=_interrupt)
+    file.write_text(body.format(0.02))
+    with pytest.raises(ConfigError, match=r"(?s)data are not those that the run in .* began with.*a.data.test was"):
+        run.run(chosen, tmp_path / "r", say=quiet)
 
 
 def test_two_processes_do_not_work_in_one_folder(tmp_path):

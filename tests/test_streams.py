@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from test_data import REAL, write_cifar10, write_idx, write_pictures
 
 from spacecl import ConfigError, DataError, Learner
@@ -54,6 +55,7 @@ def test_split_cifar10_has_two_classes_a_task_none_lost_none_twice(tmp_path):
     rows = np.concatenate([task.train.rows for task in tasks])
     assert sorted(rows) == list(range(100))
     found = sources.load("cifar10", tmp_path)
+    assert all(part.mean == found.spread[0] for task in tasks for part in (task.train, task.test)), "of all training images"
     for number, task in enumerate(tasks):
         assert set(found.train[1][task.train.rows]) == {2 * number, 2 * number + 1}
         assert set(task.train.targets.tolist()) == set(task.test.targets.tolist()) == {0, 1}
@@ -154,12 +156,28 @@ def test_a_folder_of_class_folders_is_a_task_with_a_tenth_set_aside_for_testing(
     assert (trees.classes, len(trees.train), len(trees.valid), len(trees.test)) == (("elm", "oak", "yew"), 12, 3, 6)
     assert birds.train.finish(birds.train.batch([0])[0]).shape == (1, 3, 16, 16)
     assert not set(map(bytes, birds.train.pixels)) & set(map(bytes, birds.test.pixels))
+    assert sorted(birds.test.targets.tolist()) == [0, 1], "of every class"
+    with Image.open(tmp_path / "own" / "trees" / "valid" / "oak" / "0.png") as picture:
+        wanted = np.asarray(picture.resize((16, 16), Image.Resampling.BILINEAR, reducing_gap=3.0)).transpose(2, 0, 1)
+    assert np.array_equal(trees.valid.pixels[1], wanted)
+    assert trees.valid.mean == trees.train.mean == trees.test.mean
+    assert stream(str(tmp_path / "own"), image_size=20)[0].train.pixels.shape[1:] == (3, 20, 20)
+    limited = stream(str(tmp_path / "own"), image_size=16, limit=2)[1]
+    assert (len(limited.train), len(limited.valid), len(limited.test)) == (6, 3, 6)
+
+
+def test_tasks_come_in_the_order_in_which_people_count(tmp_path):
+    for number in (1, 2, 10):
+        write_pictures(tmp_path / f"task{number}", ["a", "b"], 3)
+    assert [task.name for task in stream(str(tmp_path))] == ["task1", "task2", "task10"]
 
 
 def test_every_fault_of_own_folders_is_told_at_once(tmp_path):
     write_pictures(tmp_path / "one", ["only"], 3)
     write_pictures(tmp_path / "two" / "train", ["a", "b"], 3)
     write_pictures(tmp_path / "two" / "test", ["a", "c"], 3)
+    write_pictures(tmp_path / "two" / "val", ["a", "b"], 3)
+    write_pictures(tmp_path / "test", ["a", "b"], 3)
     (tmp_path / "three" / "x").mkdir(parents=True)
     write_pictures(tmp_path / "three", ["y"], 1)
     with pytest.raises(DataError) as failed:
@@ -168,6 +186,8 @@ def test_every_fault_of_own_folders_is_told_at_once(tmp_path):
     assert "one needs at least two class folders" in text
     assert "has the classes ['a', 'c'], but train has ['a', 'b']" in text
     assert "holds no pictures" in text
+    assert "has val beside train, valid and test; nothing else has a meaning" in text
+    assert "holds train, valid or test itself" in text
 
 
 def test_a_python_file_gives_tasks_and_its_faults_are_told(tmp_path):
@@ -189,6 +209,13 @@ def test_a_python_file_gives_tasks_and_its_faults_are_told(tmp_path):
         stream(str(file))
 
 
+def test_what_lies_beside_a_file_of_tasks_can_be_imported(tmp_path):
+    (tmp_path / "beside_it.py").write_text("NAME = 'from beside'\n")
+    body = "import torch, spacecl, beside_it\nx, y = torch.randn(60, 4), torch.arange(60) % 3\n"
+    (tmp_path / "mine.py").write_text(f"{body}def tasks():\n    return [spacecl.Task(beside_it.NAME, (x, y), test=(x, y))]\n")
+    assert stream(str(tmp_path / "mine.py"))[0].name == "from beside"
+
+
 def test_the_example_of_own_data_runs_as_the_readme_says(tmp_path):
     command = [sys.executable, "-m", "spacecl", "run", str(ROOT / "examples" / "own_tasks.py"), "--out", str(tmp_path / "r")]
     model = ["--model", f"{ROOT / 'examples' / 'own_tasks.py'}:network"]
@@ -199,8 +226,6 @@ def test_the_example_of_own_data_runs_as_the_readme_says(tmp_path):
 
 def test_a_folder_of_pictures_is_run_by_the_command(tmp_path):
     generator = np.random.default_rng(0)
-    from PIL import Image
-
     for task in ("a", "b"):
         for shade, name in ((60, "dark"), (190, "light")):
             folder = tmp_path / "own" / task / name
@@ -230,13 +255,22 @@ def test_the_networks_are_those_of_the_paper():
         convs = [layer for layer in NETWORKS[name]((3, 32, 32), 2).modules() if isinstance(layer, torch.nn.Conv2d)]
         assert [conv.out_channels for conv in convs] == filters
         assert [conv.kernel_size for conv in convs] == [(3, 3)] * 4 + [(2, 2)]
-    assert [m.p for m in CNN().modules() if isinstance(m, torch.nn.Dropout)] == [0.15]
+    dropped = CNN()
+    shapes = []
+    dropped.dropout.register_forward_hook(lambda layer, inputs, out: shapes.append((layer.p, *inputs[0].shape[1:])))
+    dropped(torch.zeros(1, 3, 32, 32))
+    assert shapes == [(0.15, 32, 16, 16), (0.15, 64, 8, 8)], "after the first and the second pooling"
     resnet = ResNet18()
     convs = [(name, layer) for name, layer in resnet.named_modules() if isinstance(layer, torch.nn.Conv2d)]
     assert len([name for name, _ in convs if "shortcut" not in name]) == 17
     assert [resnet.conv1.out_channels, *(layer.out_channels for name, layer in convs if name.endswith("1.conv2"))] == [
         *(40, 40, 80, 160, 320),
     ]
+    assert [name for name, _ in convs if "shortcut" in name] == [f"conv{stage}_x.0.shortcut.0" for stage in (3, 4, 5)]
+    sizes = []
+    resnet.conv5_x.register_forward_hook(lambda layer, inputs, out: sizes.append((inputs[0].shape[2], out.shape[2])))
+    resnet.eval()(torch.zeros(1, 3, 32, 32))
+    assert sizes == [(8, 4)]
 
 
 @pytest.mark.parametrize("name", [*BENCHMARKS])
@@ -263,7 +297,7 @@ def test_the_real_benchmark_has_its_tasks_and_loads_at_once_the_second_time(name
 
     monkeypatch.setattr(sources, "SYSTEM", (Path("/usr/share/datasets"),))
     dataset = sources.DATASETS[BENCHMARKS[name].datasets[0]]
-    if sources.dataset_folder(dataset, sources.places(REAL)) is None:
+    if dataset.find(sources.places(REAL)) is None:
         pytest.skip(f"no {dataset.title}: set SPACECL_DATA to a folder that holds it")
     stream(name, REAL)
     started = time.perf_counter()

@@ -106,11 +106,12 @@ def _data(commands: Any) -> None:
         help="list, fetch or check datasets",
         description="Say which datasets are there (list), download them from their publishers (fetch), or read them whole "
         "and compare them with what was published (check).",
-        epilog="Exit codes: 0 done, 1 something is missing or damaged, 2 wrong usage.",
+        epilog="Exit codes: 0 done, 1 something is damaged, or missing though named, 2 wrong usage.",
     )
     data.add_argument("action", choices=("list", "fetch", "check"))
     data.add_argument("names", nargs="*", metavar="NAME", help="datasets, or benchmarks for all that they need (default: all)")
     data.add_argument("--data", metavar="DIR", help="folder with datasets (default: $SPACECL_DATA, else a cache folder)")
+    data.add_argument("--force", action="store_true", help="fetch what is there already, too")
     data.add_argument("--quiet", action="store_true", help="no progress bars")
 
 
@@ -177,7 +178,7 @@ def _do_run(options: argparse.Namespace) -> int:
         return 130
     console = Console(soft_wrap=True)
     console.print(run.table(result))
-    console.print(f"{out}/result.json has all of it, {out}/model the network.", highlight=False)
+    print(f"{out}/result.json has all of it, {out}/model the network.")
     return 0
 
 
@@ -185,6 +186,7 @@ def _do_data(options: argparse.Namespace) -> int:
     from pathlib import Path
 
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from .benchmarks import sources
@@ -196,18 +198,21 @@ def _do_data(options: argparse.Namespace) -> int:
     unknown = [name for name in names if name not in sources.DATASETS]
     if unknown:
         raise ConfigError(f"No such dataset: {', '.join(unknown)}. There are {', '.join(sources.DATASETS)}.")
-    chosen = names or list(sources.DATASETS)
-    console, failed = Console(soft_wrap=True), False
+    chosen = names if options.names else list(sources.DATASETS)
+    console, failed = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 200), False
     if options.action == "fetch":
         roots = sources.named(options.data)
         into: Path = roots[0] if roots else sources.cache() / "downloads"
         for name in chosen:
-            if sources.dataset_folder(sources.DATASETS[name], [into]) is not None:
-                console.print(f"{name}: there already, in {into}", highlight=False)
+            found = None if options.force else sources.check(name, str(into) if into.is_dir() else None)
+            if found is not None and found.state in ("whole", "other"):
+                print(
+                    f"{name}: there already, in {found.folder}: {found.told}"
+                    + ("" if found.state == "whole" else "; --force fetches it anew")
+                )
                 continue
             try:
-                sources.fetch(name, into, False if options.quiet else None)
-                console.print(f"{name}: fetched into {into}", highlight=False)
+                print(f"{name}: fetched into {sources.fetch(name, into, False if options.quiet else None)}")
             except SpaceError as error:
                 failed = True
                 print(f"spacecl: {error}", file=sys.stderr)
@@ -218,14 +223,14 @@ def _do_data(options: argparse.Namespace) -> int:
     for name in chosen:
         dataset = sources.DATASETS[name]
         if options.action == "list":
-            folder = sources.dataset_folder(dataset, sources.places(options.data))
+            folder = dataset.find(sources.places(options.data))
             state, told = ("there", dataset.title) if folder else ("missing", f"{dataset.title}. {dataset.how()}")
         else:
             found = sources.check(name, options.data)
             folder, told = found.folder, found.told
             state = {"whole": "as published", "other": "readable", "damaged": "damaged", "missing": "missing"}[found.state]
             failed |= found.state == "damaged" or (found.state == "missing" and bool(names))
-        table.add_row(name, state, told, str(folder or ""))
+        table.add_row(name, state, *(escape(text) for text in (told, str(folder or ""))))
     console.print(table)
     return int(failed)
 

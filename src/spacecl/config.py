@@ -68,7 +68,13 @@ class Config:
         """The network: one of ours for this shape of input, or the user's own."""
         from .benchmarks.networks import NETWORKS
 
-        return NETWORKS[self.model](shape, classes) if self.model in NETWORKS else imported(self.model)()
+        if self.model not in NETWORKS:
+            return imported(self.model)()
+        if self.model.split("-")[0] in ("cnn", "resnet18") and (len(shape) != 3 or min(shape[1:]) < 12):
+            raise ConfigError(
+                f"The network {self.model} reads images of at least 12 x 12; the tasks' inputs have shape {tuple(shape)}."
+            )
+        return NETWORKS[self.model](shape, classes)
 
 
 def methods() -> dict[str, Callable[..., Any]]:
@@ -254,6 +260,7 @@ def imported(name: str) -> Callable[[], nn.Module]:
         raise ConfigError(f"model = {name!r} is none of {', '.join(NETWORKS)}, and not module:function or file.py:function")
     try:
         if module.endswith(".py"):
+            sys.path.insert(0, str(Path(module).absolute().parent))  # for what it imports from beside it
             space = runpy.run_path(module)
         else:
             if "" not in sys.path:

@@ -49,6 +49,10 @@ class Images:
             wrong.append(
                 f"labels must be whole numbers, one for each of {len(pixels)} images; got {labels.dtype} {labels.shape}"
             )
+        if (self.mean is None) != (self.std is None):
+            wrong.append("mean and std belong together; give both or neither")
+        elif self.mean is not None and pixels.ndim == 4 and {len(self.mean), len(self.std or ())} - {1, pixels.shape[1]}:
+            wrong.append(f"mean and std need a value for each of {pixels.shape[1]} channels; got {self.mean} and {self.std}")
         if wrong:
             raise DataError(f"These images cannot be used: {'; '.join(wrong)}.")
         object.__setattr__(self, "pixels", pixels)
@@ -98,8 +102,9 @@ def statistics(pixels: np.ndarray) -> tuple[Values, Values]:
     means, stds = [], []
     for channel in range(pixels.shape[1]):
         counts = np.zeros(256)
-        for start in range(0, len(pixels), 4096):
-            counts += np.bincount(pixels[start : start + 4096, channel].ravel(), minlength=256)
+        step = max(1, 2**20 // pixels[0, 0].size)  # counting makes eight bytes of each
+        for start in range(0, len(pixels), step):
+            counts += np.bincount(pixels[start : start + step, channel].ravel(), minlength=256)
         mean = float(counts @ values / counts.sum())
         means.append(mean)
         stds.append(float(np.sqrt(counts @ (values - mean) ** 2 / counts.sum())) or 1.0)

@@ -25,10 +25,11 @@ from .errors import ConfigError, StoreError
 from .learner import Learner
 from .measure import average_accuracy, backward_transfer, multiply_adds
 from .progress import Overview, clock, wanted
-from .tasks import Data, Task, check_whole
+from .tasks import Data, Task, check_whole, fingerprint
 
 SCHEMA = 1  # of result.json; docs/runs.md describes it
 PACKAGES = ("torch", "numpy", "scipy", "lightning-fabric", "safetensors", "scikit-learn", "pillow")
+PARTS = ("train", "valid", "test")
 Row = dict[str, Any]
 Say = Callable[[str], None]
 
@@ -66,6 +67,7 @@ def run(
         )
         example = _example(tasks[0])
         counts = [check_whole(task, example) for task in tasks]
+        _same_tasks(folder, tasks, counts)
         learner = _learner(config, folder, example, counts[0]["classes"])
         known = [task.name for task in tasks[: len(learner.tasks)]]
         if list(learner.tasks) != known:
@@ -274,6 +276,23 @@ def _settle(folder: Path, config: Config) -> None:
     store.write_whole(file, json.dumps(config.to_json(), indent=1).encode())
 
 
+def _same_tasks(folder: Path, tasks: Sequence[Task], counts: Sequence[Row]) -> None:
+    """Write down what the tasks are, or compare them with those that the folder's run began with."""
+    file = folder / "tasks.json"
+    found = {
+        task.name: {**count, "data": {p: fingerprint(getattr(task, p)) for p in PARTS}} for task, count in zip(tasks, counts)
+    }
+    if not file.exists():
+        store.write_whole(file, json.dumps(found, indent=1).encode())
+        return
+    changed = differences(json.loads(file.read_text()), json.loads(json.dumps(found)))
+    if changed:
+        lines = "\n".join(f"  - {line}" for line in changed)
+        raise ConfigError(
+            f"The data are not those that the run in {folder} began with:\n{lines}\nGive another folder with --out."
+        )
+
+
 def _note_start(folder: Path, learner: Learner) -> None:
     """Add this start to environment.json: when, with which packages, on what machine."""
     file = folder / "environment.json"
@@ -304,7 +323,7 @@ def _processor() -> str:
 def _example(task: Task) -> Tensor:
     """An input of the shape that the first task has, all zeros."""
     data = Data(task.train, f"Task {task.name!r}, train")
-    x, _ = next(iter(data.batches(2)))
+    x = data.first()
     return torch.zeros_like(data.finish(x[:1]))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Integral
@@ -156,6 +157,15 @@ class Data:
             raise DataError(f"{self.what}: the label {lowest} is negative; labels count from 0.")
         return largest
 
+    def first(self) -> Tensor:
+        """The inputs of the first batch."""
+        batch = next(self._readable(self.batches(1)), None)
+        if batch is None:
+            raise DataError(f"{self.what}: there are no examples.")
+        if not isinstance(batch[0], Tensor):
+            raise DataError(f"{self.what}: inputs must be tensors; got {type(batch[0]).__name__}.")
+        return batch[0]
+
     def _to_check(self) -> Iterator[Any]:
         """All examples in batches; of images, which cannot hold NaN, one input stands for all."""
         if self.images is None:
@@ -200,6 +210,24 @@ def check_whole(task: Task, example: Tensor) -> dict[str, int]:
     if largest >= classes:
         raise DataError(f"Task {task.name!r}, test: the label {largest} is outside its {classes} classes, 0 to {classes - 1}.")
     return {"classes": classes, "train": len(train), "valid": len(valid), "test": len(test)}
+
+
+def fingerprint(source: Source | None) -> str | None:
+    """A short mark of some data: of all labels and some of the inputs, or of the count alone where each must be read."""
+    if source is None:
+        return None
+    data, found = Data(source, "data"), hashlib.sha256()
+    found.update(str(len(data)).encode())
+    some = torch.linspace(0, max(0, len(data) - 1), min(64, len(data))).long()
+    if data.images is not None:
+        images = data.images
+        found.update(repr((images.mean, images.std, images.shape)).encode())
+        pieces = [images.targets, images.batch(some)[0], *([] if images.order is None else [images.order])]
+    else:
+        pieces = [] if data.tensors is None else [data.tensors[1], data.tensors[0][some]]
+    for piece in pieces:
+        found.update(piece.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()[:16]
 
 
 def check_input(x: Tensor, example: Tensor, first: int = 0) -> str | None:

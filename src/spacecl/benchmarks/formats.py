@@ -1,4 +1,4 @@
-"""Readers of the publishers' file formats: files in, bytes and labels out. Pickles are read without running anything."""
+"""Readers of the publishers' file formats: files in, bytes and labels out. Nothing in a pickle is run."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import csv
 import gzip
 import io
 import pickle
+import re
+import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from importlib import import_module
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError, DataError, SpaceError
 from ..images import Values
 
 Split = tuple[np.ndarray, np.ndarray]  # (images, channels, height, width) uint8, and labels
@@ -52,11 +53,16 @@ def packed(file: Path) -> Path:
     return file if file.is_file() else file.with_name(f"{file.name}.gz")
 
 
+def content(file: Path) -> bytes:
+    """A file's bytes, unpacked if it is packed."""
+    return gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+
+
 def idx(file: Path) -> np.ndarray:
     """An array of bytes in the IDX format."""
     try:
-        data = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-    except (EOFError, gzip.BadGzipFile, OSError) as error:
+        data = content(file)
+    except (EOFError, zlib.error, OSError) as error:
         raise DataError(f"{file} cannot be unpacked: {error}. Fetch it again.") from error
     if len(data) < 4 or data[:3] != b"\0\0\x08":
         raise DataError(f"{file} is not an IDX file of bytes. Fetch it again.")
@@ -72,43 +78,80 @@ def idx(file: Path) -> np.ndarray:
 # -- Pickles: CIFAR and the FaceScrub subset -------------------------------------------------------------------------
 
 
-_ALLOWED = {
-    ("numpy.core.multiarray", "_reconstruct"),
-    ("numpy.core.multiarray", "scalar"),
-    ("numpy.core.numeric", "_frombuffer"),
-}
+class _Said:
+    """What a pickle says of an array or a type: words, numbers and bytes that nothing has been done with yet."""
+
+    __slots__ = ("said", "state", "what")
+
+    def __init__(self, what: str, said: tuple[Any, ...]):
+        self.what, self.said = what, said
+        self.state: Any = None
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+class _Taker:
+    """Stands for a function that a pickle would call, and notes what it would be called with."""
+
+    __slots__ = ("what",)
+
+    def __init__(self, what: str):
+        self.what = what
+
+    def __call__(self, *said: Any) -> _Said:
+        return _Said(self.what, said)
 
 
 class _Restricted(pickle.Unpickler):
-    """Only NumPy arrays, plain text, numbers, lists and dictionaries may come out of a file of data."""
+    """Nothing of the interpreter is handed to a pickle: arrays are made afterwards, from what it says of them."""
 
     def find_class(self, module: str, name: str) -> Any:
-        room = module.replace("numpy._core.", "numpy.core.")  # NumPy 2 has another name for it
-        if (room, name) in _ALLOWED:
-            try:
-                return getattr(import_module(room.replace("numpy.core.", "numpy._core.")), name)
-            except ModuleNotFoundError:
-                return getattr(import_module(room), name)
-        if (module, name) in {("numpy", "ndarray"), ("numpy", "dtype")}:
-            return getattr(np, name)
-        if (module, name) == ("_codecs", "encode"):  # how arrays' bytes are written by old protocols
-            return _encode
+        known = {"_reconstruct", "scalar", "_frombuffer", "ndarray", "dtype"} if module.split(".")[0] == "numpy" else set()
+        if name in known or (module, name) == ("_codecs", "encode"):
+            return _Taker(name)
         raise pickle.UnpicklingError(f"{module}.{name} has no place in a file of images")
 
 
-def _encode(text: str, encoding: str) -> bytes:
-    if encoding != "latin1":
-        raise pickle.UnpicklingError(f"bytes written as {encoding} have no place in a file of images")
-    return text.encode("latin1")
+def _made(found: Any) -> Any:
+    """Plain values and arrays of numbers, from what a pickle says."""
+    if isinstance(found, dict):
+        return {_made(key): _made(value) for key, value in found.items()}
+    if isinstance(found, (list, tuple)):
+        return [_made(value) for value in found]
+    if not isinstance(found, _Said):
+        return found
+    if found.what == "encode":  # how old protocols write bytes
+        text, encoding = found.said
+        return _text(text).encode({"latin1": "latin1"}[_text(encoding)])
+    if found.what == "dtype":
+        name, order = _text(found.said[0]), _text(found.state[1]) if found.state is not None else "="
+        if not re.fullmatch(r"[biuf][1248]", name):
+            raise pickle.UnpicklingError(f"values of type {name} have no place in a file of images")
+        return np.dtype(f"{'=' if order == '|' else order}{name}")
+    if found.what == "scalar":
+        number, data = map(_made, found.said)
+        return np.frombuffer(data, number, 1)[0]
+    if found.what == "_frombuffer":
+        data, kind, shape, order = map(_made, found.said)
+    else:
+        _, shape, kind, columns, data = map(_made, found.state)
+        order = "F" if columns else "C"
+    if not isinstance(kind, np.dtype):
+        raise pickle.UnpicklingError("an array without a type of numbers")
+    return np.frombuffer(bytes(data), kind).reshape(tuple(shape), order="F" if _text(order) == "F" else "C")
+
+
+def _text(value: Any) -> str:
+    return value.decode("ascii") if isinstance(value, bytes) else value
 
 
 def unpickled(file: Path) -> dict[str, Any]:
     """A dictionary from a pickle, its keys as text; anything but data is refused."""
+    data = file.read_bytes()
     try:
-        found = _Restricted(io.BytesIO(file.read_bytes()), encoding="bytes").load()
-        return {key.decode() if isinstance(key, bytes) else str(key): value for key, value in found.items()}
-    except OSError:
-        raise
+        found = _made(_Restricted(io.BytesIO(data), encoding="bytes").load())
+        return {_text(key): value for key, value in found.items()}
     except Exception as error:  # a damaged pickle may fail in any way
         raise DataError(f"{file} cannot be read: {type(error).__name__}: {error}. Fetch it again.") from error
 
@@ -120,7 +163,7 @@ def read_cifar10(folder: Path) -> Decoded:
 
 
 def read_cifar100(folder: Path) -> Decoded:
-    names = tuple(name.decode() for name in unpickled(folder / "meta").get("fine_label_names", []))
+    names = tuple(_text(name) for name in unpickled(folder / "meta").get("fine_label_names", []))
     return Decoded(_rows(folder / "train", "fine_labels"), _rows(folder / "test", "fine_labels"), names or _numbers(100))
 
 
@@ -129,9 +172,7 @@ def _rows(file: Path, labels: str) -> Split:
     pixels, targets = found.get("data"), found.get(labels)
     if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.shape[1:] != (3072,) or targets is None:
         raise DataError(f'{file} does not hold "data" of 3,072 bytes an image and "{labels}". Fetch it again.')
-    if len(targets) != len(pixels):
-        raise DataError(f"{file} holds {len(pixels)} images and {len(targets)} labels. Fetch it again.")
-    return pixels.reshape(-1, 3, 32, 32), np.asarray(targets, np.int64)
+    return pixels.reshape(-1, 3, 32, 32), np.asarray(targets)
 
 
 def read_facescrub(folder: Path) -> Decoded:
@@ -142,15 +183,15 @@ def read_facescrub(folder: Path) -> Decoded:
         for file in pickles:
             found = unpickled(file)
             pixels, labels = np.asarray(found["features"]), np.asarray(found["labels"])
-            if pixels.shape[1:] != (3, 32, 32) or labels.shape != (len(pixels),):
-                raise DataError(f"{file} does not hold 32 x 32 colour images with a label each.")
-            splits.append((pixels.astype(np.uint8), labels.astype(np.int64)))
+            if pixels.shape[1:] != (3, 32, 32):
+                raise DataError(f"{file} does not hold 32 x 32 colour images.")
+            splits.append((_bytes(pixels, file), labels))
         return Decoded(splits[0], splits[1], _numbers(100))
     people = sorted((path for path in folder.iterdir() if path.is_dir()), key=lambda path: (-len(pictures(path)), path.name))
     if len(people) < 100:
         raise DataError(f"{folder} holds pictures of {len(people)} people; 100 are needed, a folder for each.")
     people = sorted(people[:100])
-    train, test, note = set_aside(*read_folders(people, 32, 3), share=2289 / 22889)
+    train, test, note = read_parts(people, 32, 3, share=2289 / 22889)
     return Decoded(train, test, tuple(path.name for path in people), note)
 
 
@@ -160,18 +201,24 @@ def read_facescrub(folder: Path) -> Decoded:
 def read_svhn(folder: Path) -> Decoded:
     """Cropped digits; the label 10 stands for a nought."""
     from scipy.io import loadmat
-    from scipy.io.matlab import MatReadError
 
     splits = []
     for part in ("train", "test"):
         file = folder / f"{part}_32x32.mat"
         try:
             found = loadmat(file)
-            pixels, labels = found["X"].transpose(3, 2, 0, 1), found["y"].reshape(-1).astype(np.int64) % 10
-        except (MatReadError, ValueError, KeyError, TypeError, EOFError, OSError) as error:
+            pixels, labels = found["X"].transpose(3, 2, 0, 1), found["y"].reshape(-1)
+        except Exception as error:  # a damaged file may fail in any way
             raise DataError(f"{file} cannot be read: {type(error).__name__}: {error}. Fetch it again.") from error
-        splits.append((np.ascontiguousarray(pixels, np.uint8), labels))
+        splits.append((np.ascontiguousarray(_bytes(pixels, file)), labels % 10))
     return Decoded(splits[0], splits[1], _numbers(10))
+
+
+def _bytes(pixels: np.ndarray, file: Path) -> np.ndarray:
+    """Pixel values as bytes; others than whole numbers from 0 to 255 would be lost."""
+    if pixels.dtype != np.uint8 and not np.array_equal(pixels, pixels.astype(np.uint8)):
+        raise DataError(f"{file} holds pixels as {pixels.dtype} that are not whole numbers from 0 to 255.")
+    return pixels.astype(np.uint8, copy=False)
 
 
 # -- Folders of pictures: notMNIST, GTSRB, and users' own ------------------------------------------------------------------
@@ -179,30 +226,41 @@ def read_svhn(folder: Path) -> Decoded:
 
 def read_notmnist(folder: Path) -> Decoded:
     """Ten folders, A to J, without a split: a tenth is set aside as test data."""
-    letters = [folder / letter for letter in "ABCDEFGHIJ"]
-    train, test, note = set_aside(*read_folders(letters, 28, 1), share=0.1)
+    train, test, note = read_parts([folder / letter for letter in "ABCDEFGHIJ"], 28, 1, share=0.1)
     return Decoded(train, test, tuple("ABCDEFGHIJ"), note)
 
 
 def read_gtsrb(folder: Path) -> Decoded:
     """Pictures of 43 signs in sizes of all kinds, made 32 x 32; the test labels stand in a table."""
     signs = [folder / "Final_Training" / "Images" / f"{number:05}" for number in range(43)]
-    train, note = read_folders(signs, 32, 3)
+    files, labels, note = listed(signs)
     images = folder / "Final_Test" / "Images"
     table = next(file for file in (folder / "GT-final_test.csv", images / "GT-final_test.csv") if file.is_file())
-    with table.open(newline="") as stream:
-        rows = [(row["Filename"], int(row["ClassId"])) for row in csv.DictReader(stream, delimiter=";")]
-    test = decode([images / name for name, _ in rows], 32, 3), np.array([label for _, label in rows])
-    return Decoded(train, test, _numbers(43), note)
+    try:
+        with table.open(newline="", encoding="utf-8-sig") as stream:
+            mark = ";" if ";" in stream.readline() else ","
+            stream.seek(0)
+            rows = [(row["Filename"], int(row["ClassId"])) for row in csv.DictReader(stream, delimiter=mark)]
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"{table} is not the table of test signs, with Filename and ClassId: {error}. Fetch it again."
+        ) from error
+    test = decode([images / name for name, _ in rows], 32, 3), np.array([label for _, label in rows], np.int64)
+    return Decoded((decode(files, 32, 3), labels), test, _numbers(43), note)
 
 
 def pictures(folder: Path) -> list[Path]:
-    """The pictures in a folder, however deep, in order."""
-    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in PICTURES and not path.name.startswith("."))
+    """The pictures in a folder, however deep, in order; what systems and tools hide there is none of them."""
+    found = (path for path in folder.rglob("*") if path.suffix.lower() in PICTURES)
+    return sorted(path for path in found if not any(hidden(part) for part in path.relative_to(folder).parts))
 
 
-def read_folders(folders: Sequence[Path], size: int, channels: int) -> tuple[Split, str]:
-    """Pictures from one folder for each class. Empty files are left out, and said; damaged ones are an error."""
+def hidden(name: str) -> bool:
+    return name.startswith((".", "__MACOSX", "@eaDir"))
+
+
+def listed(folders: Sequence[Path]) -> tuple[list[Path], np.ndarray, str]:
+    """The pictures in one folder for each class, and their labels. Empty files are left out, and said."""
     files, labels, empty = [], [], 0
     for label, folder in enumerate(folders):
         found = pictures(folder)
@@ -212,8 +270,15 @@ def read_folders(folders: Sequence[Path], size: int, channels: int) -> tuple[Spl
         labels += [label] * len(whole)
         if not whole:
             raise DataError(f"{folder} holds no pictures ({', '.join(PICTURES)}).")
-    note = f"{empty} empty files left out" if empty else ""
-    return (decode(files, size, channels), np.array(labels, np.int64)), note
+    return files, np.array(labels, np.int64), f"{empty} empty files left out" if empty else ""
+
+
+def read_parts(folders: Sequence[Path], size: int, channels: int, share: float) -> tuple[Split, Split, str]:
+    """Pictures of classes, a share of them set aside as test data, the same ones every time."""
+    files, labels, note = listed(folders)
+    rest, test = set_aside(len(files), share)
+    parts = [(decode([files[row] for row in rows], size, channels), labels[rows]) for rows in (rest, test)]
+    return parts[0], parts[1], note
 
 
 def decode(files: Sequence[Path], size: int, channels: int) -> np.ndarray:
@@ -223,16 +288,29 @@ def decode(files: Sequence[Path], size: int, channels: int) -> np.ndarray:
     for row, file in enumerate(files):
         try:
             with Image.open(file) as picture:
-                picture = picture.convert("L" if channels == 1 else "RGB")
-                if picture.size != (size, size):
-                    picture = picture.resize((size, size), Image.Resampling.BILINEAR, reducing_gap=3.0)
-                found[row] = np.asarray(picture).reshape(size, size, channels).transpose(2, 0, 1)
+                found[row] = _pixels(picture, size, channels)
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             broken.append(f"{file} ({error})")
     if broken:
         more = f" and {len(broken) - 5} more" if len(broken) > 5 else ""
         raise DataError(f"These pictures cannot be read: {'; '.join(broken[:5])}{more}. Remove or replace them.")
     return found
+
+
+def _pixels(picture: Any, size: int, channels: int) -> np.ndarray:
+    """One picture as it is seen: turned as its camera says, what is transparent on white, 16 bits as 8."""
+    from PIL import Image, ImageOps
+
+    picture = ImageOps.exif_transpose(picture)
+    if picture.mode.startswith("I"):
+        picture = Image.fromarray((np.asarray(picture).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8))
+    if picture.has_transparency_data:
+        seen = picture.convert("RGBA")
+        picture = Image.alpha_composite(Image.new("RGBA", seen.size, "white"), seen)
+    picture = picture.convert("L" if channels == 1 else "RGB")
+    if picture.size != (size, size):
+        picture = picture.resize((size, size), Image.Resampling.BILINEAR, reducing_gap=3.0)
+    return np.asarray(picture).reshape(size, size, channels).transpose(2, 0, 1)
 
 
 def need_pillow() -> Any:
@@ -243,13 +321,11 @@ def need_pillow() -> Any:
     return Image
 
 
-def set_aside(data: Split, note: str, share: float) -> tuple[Split, Split, str]:
-    """A share of the images as test data, the same ones every time."""
-    pixels, labels = data
-    order = np.random.default_rng(0).permutation(len(labels))
-    cut = round(share * len(labels))
-    rest, test = np.sort(order[cut:]), np.sort(order[:cut])
-    return (pixels[rest], labels[rest]), (pixels[test], labels[test]), note
+def set_aside(count: int, share: float) -> tuple[np.ndarray, np.ndarray]:
+    """Row numbers in two parts, the second with a share of them; the same ones every time."""
+    order = np.random.default_rng(0).permutation(count)
+    cut = round(share * count)
+    return np.sort(order[cut:]), np.sort(order[:cut])
 
 
 def _joined(splits: Sequence[Split]) -> Split:
@@ -258,6 +334,25 @@ def _joined(splits: Sequence[Split]) -> Split:
 
 def _numbers(count: int) -> tuple[str, ...]:
     return tuple(map(str, range(count)))
+
+
+def read(name: str, folder: Path) -> Decoded:
+    """A dataset's files as arrays. Whatever is wrong with them is an error that names the folder."""
+    try:
+        found = READERS[name](folder)
+    except (SpaceError, OSError):
+        raise
+    except Exception as error:  # damaged files may fail in any way
+        raise DataError(f"{folder} cannot be read as {name}: {type(error).__name__}: {error}. Fetch it again.") from error
+    for part, (pixels, labels) in (("training", found.train), ("test", found.test)):
+        if len(pixels) != len(labels) or not len(labels):
+            raise DataError(f"{folder} holds {len(pixels)} {part} images and {len(labels)} labels. Fetch it again.")
+        if not np.issubdtype(labels.dtype, np.integer) or labels.min() < 0 or labels.max() >= len(found.classes):
+            raise DataError(
+                f"{folder}: {part} labels are not whole numbers from 0 to {len(found.classes) - 1}. Fetch it again."
+            )
+    train, test = ((pixels, labels.astype(np.int64)) for pixels, labels in (found.train, found.test))
+    return replace(found, train=train, test=test)
 
 
 Reader = Callable[[Path], Decoded]

@@ -75,7 +75,7 @@ _FAST_CIFAR10 = Preset(
     options=_space({"conv1": 0.95, "*": 0.88}),
 )
 _FAST_CIFAR100 = Preset(
-    {**_FAST_CNN, "epochs": 8, "retrain_epochs": 12, "augment": "flip-shift"},
+    {**_FAST_CNN, "epochs": 6, "retrain_epochs": 12, "augment": "flip-shift"},
     options=_space({"conv1": 0.96, "*": 0.9}),
 )
 _FAST_8 = Preset(

@@ -6,17 +6,21 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
-from collections.abc import Iterable, Sequence
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock
 
 from ..errors import ConfigError, DataError
 from ..images import statistics
-from .formats import READERS, Decoded, pictures
+from ..store import write_whole
+from .formats import Decoded, content, packed, pictures, read
 
 VERSION = 1  # of the decoded form; another number makes all be decoded anew
 SYSTEM = (Path("/usr/share/datasets"),)  # where Debian's packages put datasets
@@ -43,15 +47,18 @@ class Dataset:
     name: str
     title: str
     folders: tuple[str, ...]
-    files: tuple[str, ...]  # each may also end in .gz; alternatives are divided by |
+    files: tuple[str, ...]  # of IDX files, each may also end in .gz; alternatives are divided by |
     counts: tuple[int, int]  # of training and test images, as published
     downloads: tuple[Download, ...] = ()
-    md5: dict[str, str] = field(default_factory=dict)  # of published files, where they are known
+    md5: dict[str, str] = field(default_factory=dict)  # of published files, unpacked, where they are known
     by_hand: str = ""
 
     def present(self, folder: Path) -> bool:
+        if self.name == "facescrub":
+            return folder.is_dir() and _has_faces(folder)
         return folder.is_dir() and all(
-            any((folder / one).exists() or (folder / f"{one}.gz").exists() for one in entry.split("|")) for entry in self.files
+            any((folder / one).exists() or _packed(folder / one) is not None for one in entry.split("|"))
+            for entry in self.files
         )
 
     def find(self, roots: Sequence[Path]) -> Path | None:
@@ -67,9 +74,10 @@ _IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-
 _SIGNS = "https://sid.erda.dk/public/archives/daaeac0d7ce1152aea9b61d9f1e19370"
 
 
-def _idx_files(base: str, into: str, sums: Sequence[str]) -> dict[str, Any]:
-    downloads = tuple(Download(f"{base}/{file}.gz", md5, into) for file, md5 in zip(_IDX, sums))
-    return {"files": _IDX, "downloads": downloads, "md5": {f"{file}.gz": md5 for file, md5 in zip(_IDX, sums)}}
+def _idx_files(base: str, into: str, sums: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """Downloads and checksums, packed and unpacked, of four IDX files."""
+    downloads = tuple(Download(f"{base}/{file}.gz", md5, into) for file, (md5, _) in zip(_IDX, sums))
+    return {"files": _IDX, "downloads": downloads, "md5": {file: md5 for file, (_, md5) in zip(_IDX, sums)}}
 
 
 DATASETS = {
@@ -111,7 +119,7 @@ DATASETS = {
         Dataset(
             "facescrub",
             "FaceScrub, 100 people",
-            ("facescrub_100", "facescrub", "FaceScrub", "FaceScrub/faces"),
+            ("facescrub_100", "facescrub", "FaceScrub/faces", "FaceScrub"),
             (),
             (20_600, 2_289),
             by_hand="FaceScrub is not published as files: put either HAT's facescrub_train_100.pkl and facescrub_test_100.pkl "
@@ -127,17 +135,17 @@ DATASETS = {
                 "https://ossci-datasets.s3.amazonaws.com/mnist",
                 "MNIST/raw",
                 (
-                    "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-                    "d53e105ee54ea40749a09fcbcd1e9432",
-                    "9fb629c4189551a2d022fa330f9573f3",
-                    "ec29112dd5afa0611ce80d1b7f02629c",
+                    ("f68b3c2dcbeaaa9fbdd348bbdeb94873", "6bbc9ace898e44ae57da46a324031adb"),
+                    ("d53e105ee54ea40749a09fcbcd1e9432", "a25bea736e30d166cdddb491f175f624"),
+                    ("9fb629c4189551a2d022fa330f9573f3", "2646ac647ad5339dbf082846283269ea"),
+                    ("ec29112dd5afa0611ce80d1b7f02629c", "27ae3e4e09519cfbb04c329615203637"),
                 ),
             ),
         ),
         Dataset(
             "svhn",
             "SVHN, cropped digits",
-            (".", "SVHN", "svhn"),
+            ("SVHN", "svhn", "."),
             ("train_32x32.mat", "test_32x32.mat"),
             (73_257, 26_032),
             (
@@ -158,10 +166,10 @@ DATASETS = {
                 "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
                 "FashionMNIST/raw",
                 (
-                    "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-                    "25c81989df183df01b3e8a0aad5dffbe",
-                    "bef4ecab320f06d8554ea6380940ec79",
-                    "bb300cfdad3c16e7a12a480ee83cd310",
+                    ("8d4fb7e6c68d591d4c3dfef9ec88bf0d", "f4a8712d7a061bf5bd6d2ca38dc4d50a"),
+                    ("25c81989df183df01b3e8a0aad5dffbe", "9018921c3c673c538a1fc5bad174d6f9"),
+                    ("bef4ecab320f06d8554ea6380940ec79", "8181f5470baa50b63fa0f6fddb340f0a"),
+                    ("bb300cfdad3c16e7a12a480ee83cd310", "15d484375f8d13e6eb1aabb0c3f46965"),
                 ),
             ),
         ),
@@ -208,6 +216,8 @@ def named(data: str | os.PathLike[str] | None) -> list[Path]:
     """The folders that a user names as data: with --data, or else with SPACECL_DATA; several are divided as in PATH."""
     given = os.fspath(data) if data is not None else os.environ.get("SPACECL_DATA", "")
     folders = [Path(part).expanduser() for part in given.split(os.pathsep) if part]
+    if data is not None and not folders:
+        raise ConfigError("--data names no folder. Give one, or leave it out.")
     missing = [str(folder) for folder in folders if not folder.is_dir()]
     if missing:
         raise ConfigError(f"The data folder {', '.join(missing)} does not exist. Give another with --data or SPACECL_DATA.")
@@ -225,76 +235,79 @@ def missing(names: Iterable[str], data: str | os.PathLike[str] | None) -> list[s
     found = []
     for name in names:
         dataset = DATASETS[name]
-        if dataset_folder(dataset, folders) is None and (asked or not dataset.downloads):
+        if dataset.find(folders) is None and (asked or not dataset.downloads):
             looked = ", ".join(str(folder) for folder in asked) or str(folders[0])
             found.append(f"{dataset.title} is not in {looked} (as {' or '.join(dataset.folders)}). {dataset.how()}.")
     return found
 
 
-def dataset_folder(dataset: Dataset, roots: Sequence[Path]) -> Path | None:
-    folder = dataset.find(roots)
-    if folder is not None and dataset.name == "facescrub" and not _has_faces(folder):
-        return None
-    return folder
-
-
 def load(name: str, data: str | os.PathLike[str] | None = None) -> Decoded:
     """A dataset as memory-mapped arrays: found, or fetched if the user named no folder; decoded the first time only."""
     dataset, roots = DATASETS[name], places(data)
-    folder = dataset_folder(dataset, roots)
+    folder = dataset.find(roots)
     if folder is None:
         problems = missing([name], data)
         if problems:
             raise DataError(problems[0])
         fetch(name, cache() / "downloads")
-        folder = dataset_folder(dataset, roots)
+        folder = dataset.find(roots)
         if folder is None:
             raise DataError(f"{dataset.title} was fetched, but its files are not where they should be, in {roots[-2]}.")
-    reader = READERS[name]
-    return decoded(name, list(_files(dataset, folder)), lambda: reader(folder))
+    return decoded(name, list(_files(dataset, folder)), partial(read, name, folder))
 
 
 # -- getting and checking ------------------------------------------------------------------------------------------
 
 
 def fetch(name: str, into: Path, progress: bool | None = None) -> Path:
-    """Download a dataset from its publisher, checksums compared, and unpack it."""
+    """Download a dataset from its publisher, checksums compared, and unpack it; it is put in place when it is whole."""
     dataset = DATASETS[name]
     if not dataset.downloads:
         raise DataError(f"{dataset.title} cannot be fetched. {dataset.how()}.")
     try:
         import pooch
+        import requests
     except ImportError as error:
         raise ConfigError('Downloading data needs pooch. Install it with: pip install "spacecl[data]"') from error
     from ..progress import download_bar
 
-    for part in dataset.downloads:
-        target = into / part.into
-        keep = into / "archives" if part.unpack else target
-        kind = pooch.Untar if part.name.endswith((".tar.gz", ".tgz")) else pooch.Unzip
-        unpack = kind(extract_dir=os.path.relpath(target, keep)) if part.unpack else None
-        try:
-            with download_bar(part.name, progress) as bar:
-                loader = pooch.HTTPDownloader(progressbar=bar, timeout=60)
-                pooch.retrieve(part.url, f"md5:{part.md5}", part.name, keep, processor=unpack, downloader=loader)
-        except ValueError as error:  # the checksum
-            raise DataError(f"{part.url} is not the file that was published: {error}. Try again, or get it by hand.") from error
-        except Exception as error:
-            if not _of_network(error):
-                raise
-            raise DataError(
-                f"{part.url} cannot be downloaded: {error}. Try again, or get the file elsewhere (md5 {part.md5}) and put "
-                f"{'its content' if part.unpack else 'it'} into {target}."
-            ) from error
-        if part.unpack:
-            (keep / part.name).unlink(missing_ok=True)
-    return into
+    into.mkdir(parents=True, exist_ok=True)
+    staging, final = into / f".fetching-{name}", into / dataset.folders[0]
+    with FileLock(into / ".lock"):
+        for part in dataset.downloads:
+            target = staging / part.into
+            keep = staging / "archives" if part.unpack else target
+            try:
+                with download_bar(part.name, progress) as bar:
+                    loader = pooch.HTTPDownloader(progressbar=bar, timeout=60)
+                    file = pooch.retrieve(part.url, f"md5:{part.md5}", part.name, keep, downloader=loader)
+            except ValueError as error:  # the checksum
+                raise DataError(f"{part.url} is not the file that was published: {error}. Get it by hand.") from error
+            except (requests.RequestException, OSError) as error:
+                raise DataError(
+                    f"{part.url} cannot be downloaded: {error}. Try again, or get the file elsewhere (md5 {part.md5}) and put "
+                    f"{'its content' if part.unpack else 'it'} into {into / part.into}."
+                ) from error
+            if part.unpack:
+                _unpack(Path(file), target)
+        if final.exists():
+            shutil.rmtree(final)
+        final.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(staging / dataset.folders[0], final)
+        shutil.rmtree(staging)
+    return final
 
 
-def _of_network(error: Exception) -> bool:
-    import requests
-
-    return isinstance(error, (requests.RequestException, OSError))
+def _unpack(archive: Path, target: Path) -> None:
+    """Unpack a zip or tar file; members that would land elsewhere are refused."""
+    if archive.suffix == ".zip":
+        with zipfile.ZipFile(archive) as packed:
+            packed.extractall(target)
+        return
+    with tarfile.open(archive) as packed_tar:
+        if not hasattr(tarfile, "data_filter"):  # Python before its security updates of 2023
+            raise ConfigError(f"This Python cannot unpack {archive.name} safely. Update it, or unpack the file by hand.")
+        packed_tar.extractall(target, filter="data")
 
 
 @dataclass(frozen=True)
@@ -309,15 +322,15 @@ class Finding:
 def check(name: str, data: str | os.PathLike[str] | None = None) -> Finding:
     """Read a dataset's files whole, and compare them with what was published."""
     dataset = DATASETS[name]
-    folder = dataset_folder(dataset, places(data))
+    folder = dataset.find(places(data))
     if folder is None:
         return Finding("missing", None, dataset.how())
     try:
-        found = READERS[name](folder)
+        found = read(name, folder)
     except (DataError, OSError) as error:
         return Finding("damaged", folder, str(error))
     counts = len(found.train[1]), len(found.test[1])
-    differ = [file for file, md5 in dataset.md5.items() if (folder / file).exists() and _md5(folder / file) != md5]
+    differ = [file for file, md5 in dataset.md5.items() if _md5(packed(folder / file)) != md5]
     told = f"{counts[0]:,} + {counts[1]:,} images, {len(found.classes)} classes"
     if found.note:
         told += f", {found.note}"
@@ -325,18 +338,19 @@ def check(name: str, data: str | os.PathLike[str] | None = None) -> Finding:
         told += f"; {dataset.counts[0]:,} + {dataset.counts[1]:,} were published"
     if differ:
         told += f"; not the published bytes: {', '.join(differ)}"
-    unknown = any(label.min() < 0 or label.max() >= len(found.classes) for _, label in (found.train, found.test))
-    if unknown:
-        return Finding("damaged", folder, f"{told}; labels outside the classes")
-    return Finding("other" if differ or counts != dataset.counts else "whole", folder, told)
+    if not dataset.md5:
+        told += "; no checksums are known of its files"
+    return Finding("other" if differ or counts != dataset.counts or not dataset.md5 else "whole", folder, told)
 
 
 def _md5(file: Path) -> str:
-    with file.open("rb") as stream:
-        found = hashlib.md5(usedforsecurity=False)
-        while block := stream.read(1 << 20):
-            found.update(block)
-    return found.hexdigest()
+    return hashlib.md5(content(file), usedforsecurity=False).hexdigest()
+
+
+def _packed(file: Path) -> Path | None:
+    """The packed form of an IDX file, if it is there."""
+    found = file.with_name(f"{file.name}.gz")
+    return found if file.name.endswith("-ubyte") and found.is_file() else None
 
 
 def _has_faces(folder: Path) -> bool:
@@ -351,40 +365,74 @@ def _files(dataset: Dataset, folder: Path) -> Iterable[Path]:
         return
     for entry in dataset.files or (".",):
         for one in entry.split("|"):
-            for path in (folder / one, folder / f"{one}.gz"):
-                if path.is_dir():
-                    yield from pictures(path)
-                elif path.is_file():
-                    yield path
+            path = _packed(folder / one) if not (folder / one).exists() else folder / one
+            if path is not None and path.is_dir():
+                yield from pictures(path)
+            elif path is not None and path.is_file():
+                yield path
 
 
 # -- the cache -----------------------------------------------------------------------------------------------------
 
 
-def decoded(name: str, files: Sequence[Path], read: Any) -> Decoded:
-    """What `read` makes of some files, from the cache if they are those of the last time."""
+def decoded(name: str, files: Sequence[Path], decode: Callable[[], Decoded]) -> Decoded:
+    """What `decode` makes of some files, from the cache if they are those of the last time."""
     facts = [(str(file.absolute()), stat.st_size, stat.st_mtime_ns) for file in files for stat in [file.stat()]]
     key = hashlib.sha256(json.dumps([VERSION, name, facts]).encode()).hexdigest()[:16]
     folder = cache() / "decoded" / f"{name}-{key}"
-    if not (folder / "about.json").is_file():
-        found = read()
+    try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=folder.parent))
-        try:
-            for part, (pixels, labels) in (("train", found.train), ("test", found.test)):
-                np.save(made / f"{part}-pixels.npy", pixels)
-                np.save(made / f"{part}-labels.npy", labels)
-            about = {"classes": found.classes, "note": found.note, "spread": statistics(found.train[0])}
-            (made / "about.json").write_text(json.dumps(about))
-            os.replace(made, folder)
-        except OSError:
-            shutil.rmtree(made, ignore_errors=True)
-            if not (folder / "about.json").is_file():  # another process may have been faster
-                raise
-    about = json.loads((folder / "about.json").read_text())
-    train, test = (
-        (np.load(folder / f"{part}-pixels.npy", mmap_mode="r"), np.load(folder / f"{part}-labels.npy"))
-        for part in ("train", "test")
-    )
-    mean, std = (tuple(values) for values in about["spread"])
-    return Decoded(train, test, tuple(about["classes"]), about["note"], (mean, std))
+        with FileLock(folder.parent / f".{name}.lock"):
+            found = _cached(folder)
+            if found is None:
+                _fill(folder, decode())
+                found = _cached(folder)
+    except PermissionError as error:
+        raise ConfigError(
+            f"The cache {folder.parent} cannot be used: {error}. Name another folder with SPACECL_CACHE."
+        ) from error
+    if found is None:
+        raise DataError(f"{folder} cannot be read back right after it was written. Name another folder with SPACECL_CACHE.")
+    return found
+
+
+def _fill(folder: Path, found: Decoded) -> None:
+    """Write an entry beside its place and put it there when it is whole and on the disk."""
+    made = folder.with_name(f".making-{folder.name}")
+    for left in (made, folder):  # by a process that was killed, or damaged since
+        shutil.rmtree(left, ignore_errors=True)
+    made.mkdir()
+    try:
+        arrays = {f"{part}-{what}.npy": array for part in ("train", "test") for what, array in zip(_KEPT, getattr(found, part))}
+        for file, array in arrays.items():
+            with (made / file).open("wb") as stream:
+                np.save(stream, array)
+                stream.flush()
+                os.fsync(stream.fileno())
+        sizes = {file: (made / file).stat().st_size for file in arrays}
+        spread = statistics(found.train[0])
+        about = {"classes": found.classes, "note": found.note, "spread": spread, "sizes": sizes}
+        write_whole(made / "about.json", json.dumps(about).encode())
+        os.replace(made, folder)
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+
+
+_KEPT = ("pixels", "labels")
+
+
+def _cached(folder: Path) -> Decoded | None:
+    """An entry of the cache as memory-mapped arrays, or None if it is not there or not whole."""
+    try:
+        about = json.loads((folder / "about.json").read_text())
+        if any((folder / file).stat().st_size != size for file, size in about["sizes"].items()):
+            return None
+        train, test = (
+            (np.load(folder / f"{part}-pixels.npy", mmap_mode="r"), np.load(folder / f"{part}-labels.npy"))
+            for part in ("train", "test")
+        )
+        mean, std = (tuple(values) for values in about["spread"])
+        return Decoded(train, test, tuple(about["classes"]), about["note"], (mean, std))
+    except (FileNotFoundError, ValueError, KeyError, TypeError, EOFError):
+        return None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import runpy
+import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,7 +18,7 @@ import torch
 from ..errors import ConfigError, DataError, SpaceWarning
 from ..images import Images, statistics, with_borders
 from ..tasks import Task
-from .formats import PICTURES, Decoded, Split, need_pillow, pictures, read_folders, set_aside
+from .formats import PICTURES, Decoded, Split, decode, hidden, listed, need_pillow, pictures, set_aside
 from .presets import BENCHMARKS, Benchmark
 from .sources import DATASETS, decoded, load
 
@@ -90,9 +92,9 @@ def _digits() -> Decoded:
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
-    split = images.reshape(-1, 1, 8, 8).astype(np.uint8), labels.astype(np.int64)
-    train, test, note = set_aside(split, "", 0.2)
-    return Decoded(train, test, tuple(map(str, range(10))), note, statistics(train[0]))
+    pixels = images.reshape(-1, 1, 8, 8).astype(np.uint8)
+    train, test = ((pixels[rows], labels[rows]) for rows in set_aside(len(labels), 0.2))
+    return Decoded(train, test, tuple(map(str, range(10))), spread=statistics(train[0]))
 
 
 def _split(benchmark: Benchmark, data: Data, number: int) -> Task:
@@ -137,53 +139,76 @@ def from_folder(root: Path, size: int = 32) -> list[Task]:
     Pictures become colour images of `size` x `size`. Without `test`, a tenth of the pictures is set aside for it.
     """
     need_pillow()
-    folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+    folders = [folder for folder in sorted(root.iterdir(), key=_natural) if folder.is_dir() and not hidden(folder.name)]
     wrong = [] if folders else [f"{root} holds no folders; a task is a folder of class folders"]
+    if {folder.name for folder in folders} & set(PARTS):
+        wrong.append(
+            f"{root} holds train, valid or test itself; put them into a folder for the task, such as {root}/task-1/train"
+        )
     plans = []
     for folder in folders:
-        parts = {part: folder / part for part in ("train", "valid", "test") if (folder / part).is_dir()} or {"train": folder}
-        classes = {part: _class_folders(path) for part, path in parts.items()}
-        names = list(classes.get("train", ()))
+        inside = _folders(folder)
+        parts = {part: _folders(folder / part) for part in PARTS if part in inside} or {"train": inside}
+        names = list(parts.get("train", ()))
+        if set(inside) & set(PARTS) and set(inside) - set(PARTS):
+            wrong.append(
+                f"{folder} has {', '.join(set(inside) - set(PARTS))} beside train, valid and test; nothing else has a meaning"
+            )
         if len(names) < 2:
-            wrong.append(f"{folder} needs at least two class folders{' in train' if 'train' in parts else ''}; it has {names}")
-        for part, found in classes.items():
+            wrong.append(f"{folder} needs at least two class folders{' in train' if 'train' in inside else ''}; it has {names}")
+        for part, found in parts.items():
             if list(found) != names:
-                wrong.append(f"{parts[part]} has the classes {list(found)}, but train has {names}")
+                wrong.append(f"{folder / part} has the classes {list(found)}, but train has {names}")
             wrong += [f"{path} holds no pictures ({', '.join(PICTURES)})" for path in found.values() if not pictures(path)]
-        plans.append((folder.name, names, classes))
+        plans.append((folder.name, names, parts))
     if wrong:
         raise DataError("These folders cannot be used as tasks:\n" + "\n".join(f"  - {line}" for line in wrong))
-    return [_own_task(root, name, names, classes, size) for name, names, classes in plans]
+    return [_own_task(root, name, names, parts, size) for name, names, parts in plans]
 
 
-def _class_folders(path: Path) -> dict[str, Path]:
-    return {folder.name: folder for folder in sorted(path.iterdir()) if folder.is_dir() and not folder.name.startswith(".")}
+PARTS = ("train", "valid", "test")
 
 
-def _own_task(root: Path, name: str, names: list[str], classes: dict[str, dict[str, Path]], size: int) -> Task:
-    def read() -> Decoded:
-        train, note = read_folders(list(classes["train"].values()), size, 3)
-        if "test" in classes:
-            test, _ = read_folders(list(classes["test"].values()), size, 3)
-        else:
-            train, test, note = set_aside(train, note, 0.1)
-        return Decoded(train, test, tuple(names), note)
+def _natural(path: Path) -> list[tuple[int, str]]:
+    """A key by which task-10 comes after task-9."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name)]
 
-    def read_valid() -> Decoded:
-        valid, note = read_folders(list(classes["valid"].values()), size, 3)
-        return Decoded(valid, valid, tuple(names), note)
 
-    files = [file for part in ("train", "test") for path in classes.get(part, {}).values() for file in pictures(path)]
-    found = decoded(f"own-{root.name}-{name}-{size}", files, read)
+def _folders(path: Path) -> dict[str, Path]:
+    return {folder.name: folder for folder in sorted(path.iterdir()) if folder.is_dir() and not hidden(folder.name)}
+
+
+def _own_task(root: Path, name: str, names: list[str], parts: dict[str, dict[str, Path]], size: int) -> Task:
+    """One of the user's tasks; what has no test folder gives a tenth of every class, and at least one picture, for it."""
+    rows = {part: listed(list(classes.values())) for part, classes in parts.items()}
+    for part, (_, _, note) in rows.items():
+        if note:
+            warnings.warn(f"{root / name}, {part}: {note}.", SpaceWarning, stacklevel=5)
+    files, labels = {part: found[0] for part, found in rows.items()}, {part: found[1] for part, found in rows.items()}
+    if "test" not in rows:
+        few = [names[label] for label in range(len(names)) if int((labels["train"] == label).sum()) < 2]
+        if few:
+            raise DataError(f"{root / name}: one picture of {', '.join(few)} cannot be both trained on and tested. Add more.")
+        chosen = [np.flatnonzero(labels["train"] == label) for label in range(len(names))]
+        cut = np.concatenate([where[set_aside(len(where), max(0.1, 1 / len(where)))[1]] for where in chosen])
+        stay = np.setdiff1d(np.arange(len(labels["train"])), cut)
+        files["test"], labels["test"] = [files["train"][row] for row in cut], labels["train"][cut]
+        files["train"], labels["train"] = [files["train"][row] for row in stay], labels["train"][stay]
+
+    def kept(first: str, second: str) -> Decoded:
+        def make() -> Decoded:
+            train, test = ((decode(files[part], size, 3), labels[part]) for part in (first, second))
+            return Decoded(train, test, tuple(names))
+
+        return decoded(f"own-{root.name}-{name}-{size}-{first}", [*files[first], *files[second]], make)
+
+    found = kept("train", "test")
     mean, std = found.spread or (None, None)
 
     def images(split: Split) -> Images:
         return Images(*split, mean, std)
 
-    valid = None
-    if "valid" in classes:
-        more = [file for path in classes["valid"].values() for file in pictures(path)]
-        valid = images(decoded(f"own-{root.name}-{name}-{size}-valid", more, read_valid).train)
+    valid = images(kept("valid", "test").train) if "valid" in files else None
     return Task(name, images(found.train), valid, tuple(names), images(found.test))
 
 
@@ -193,6 +218,7 @@ def from_file(name: str) -> list[Task]:
     file, function = (f"{file}.py", function) if function else (name, "tasks")
     if not Path(file).is_file():
         raise ConfigError(f"{file} does not exist.")
+    sys.path.insert(0, str(Path(file).absolute().parent))  # for what it imports from beside it
     found = runpy.run_path(file).get(function)
     if not callable(found):
         raise ConfigError(f"{file} has no function {function}(); write one that returns a list of spacecl.Task.")
@@ -230,6 +256,8 @@ def _limit(source: Any, limit: int, seed: int, name: str) -> Any:
         return source.subset(_some(source.targets.numpy(), limit, seed))
     if isinstance(source, (tuple, list)):
         x, y = (torch.as_tensor(values) for values in source)
+        if y.dim() != 1 or len(x) != len(y):
+            return source  # said when the data is checked
         rows = torch.from_numpy(_some(y.numpy(), limit, seed))
         return x[rows], y[rows]
     raise ConfigError(f"Task {name!r}: limit works with tensors and images; leave it out for a {type(source).__name__}.")
@@ -238,5 +266,5 @@ def _limit(source: Any, limit: int, seed: int, name: str) -> Any:
 def _some(labels: np.ndarray, limit: int, seed: int) -> np.ndarray:
     """Rows with at most `limit` of each label, in order."""
     generator = np.random.default_rng(seed)
-    chosen = [generator.permutation(np.flatnonzero(labels == label))[:limit] for label in np.unique(labels)]
-    return np.sort(np.concatenate(chosen))
+    found = [generator.permutation(np.flatnonzero(labels == label))[:limit] for label in np.unique(labels)]
+    return np.sort(np.concatenate([*found, np.empty(0, np.int64)]))
