@@ -171,8 +171,57 @@ def test_values_on_the_command_line_are_toml_or_words():
     }
     with pytest.raises(ConfigError, match="--set lr is not of the form KEY=VALUE"):
         assigned(["lr"])
+    assert assigned(["options.compensate=False", "a=TRUE"]) == {"options": {"compensate": False}, "a": True}
     with pytest.raises(ConfigError, match="train = 3 must be a table"):
         digits(train=3)
+    with pytest.raises(ConfigError, match="train has been set to 3 already"):
+        assigned(["train=3", "train.lr=1"])
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"options": {"compensate": "no"}}, "compensate='no' must be True or False"),
+        (
+            {"options": {"samples": 2.5, "growth": "x"}},
+            "samples=2.5 must be a whole number, at least 2; growth='x' must be a number",
+        ),
+        ({"seed": 10**20}, "below 2\\*\\*40"),
+        ({"image_size": 64}, "image_size is for folders of pictures"),
+        ({"later": [{"from": True, "lr": 1.0}]}, r"later\[0\] needs from = N"),
+        ({"method": "finetune", "options": {"variance": 0.9}}, "options.variance is no setting; there are none"),
+        ({"model": "nowhere.py:net"}, r"nowhere\.py does not exist"),
+        ({"benchmark": "nowhere.py"}, r"the file nowhere\.py does not exist"),
+    ],
+)
+def test_values_that_would_be_misread_or_ignored_are_refused(given, told):
+    with pytest.raises(ConfigError, match=told):
+        digits(**given)
+
+
+def test_what_a_users_file_raises_is_told_with_its_line(tmp_path):
+    file = tmp_path / "net.py"
+    body = "import torch\ndef broken():\n    raise RuntimeError('no such weights')\ndef wrong():\n    return 3\n"
+    file.write_text(f"{body}def leaves():\n    exit(3)\ndef needs(width):\n    return None\n")
+    for name, told in (
+        ("broken", r"RuntimeError: no such weights \(.*net\.py, line 3\)"),
+        ("wrong", "returned a int, not a torch.nn.Module"),
+        ("leaves", "SystemExit: 3"),
+        ("needs", "TypeError: needs\\(\\) missing 1 required"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            digits(model=f"{file}:{name}").make_model((64,), 10)
+    file.write_text("def (:\n")
+    with pytest.raises(ConfigError, match="cannot be loaded: SyntaxError"):
+        digits(model=f"{file}:net")
+    with pytest.raises(ConfigError, match="cannot be loaded: SyntaxError"):
+        config_stream(str(file))
+
+
+def config_stream(name):
+    from spacecl.benchmarks.streams import stream
+
+    return stream(name)
 
 
 def test_files_that_cannot_be_read_are_told(tmp_path):

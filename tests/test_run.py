@@ -12,8 +12,10 @@ import time
 from pathlib import Path
 
 import filelock
+import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader, Dataset
 
 from spacecl import ConfigError, DataError, FineTune, Learner, Recipe, StoreError, Task, TrainingError, config, run
 from spacecl.run import Journal
@@ -128,11 +130,15 @@ def attempt(folder, chosen):
 
 LONGER = {
     "sgd": {"train": {"epochs": 6, "retrain_epochs": 4, "optimizer": "sgd", "lr": 0.05}},
-    "plateau": {"train": {"epochs": 8, "schedule": "plateau", "decay": 3.0, "patience": 1, "stop_lr": 3e-4, "keep": "last"}},
-    "adam": {"train": {"epochs": 6, "optimizer": "adam", "schedule": "cosine"}},
-    "steps": {"train": {"epochs": 6, "schedule": "steps", "milestones": [2, 4]}, "later": [{"from": 2, "lr": 0.0005}]},
-    "finetune": {"method": "finetune", "train": {"epochs": 8}},
+    "finetune": {"method": "finetune", "train": {"epochs": 8, "optimizer": "adam", "schedule": "cosine"}},
 }
+
+
+def joined(child):
+    """A child that has ended, by itself or by our hand, and not by a failure of its own."""
+    child.join()
+    assert child.exitcode in (0, CRASHED, -signal.SIGKILL)
+    return child.exitcode == 0
 
 
 @pytest.mark.parametrize("name", LONGER)
@@ -140,14 +146,13 @@ def test_killed_at_random_moments_a_run_ends_with_the_same_bits(name, tmp_path):
     chosen = settings(**LONGER[name])
     undisturbed = run.run(chosen, tmp_path / "undisturbed", say=quiet)
     generator, folder = random.Random(name), tmp_path / "killed"
-    kills, seen, context = 0, 0, multiprocessing.get_context("fork")
+    file, kills, seen, context = folder / "metrics.jsonl", 0, 0, multiprocessing.get_context("fork")
     while not (folder / "result.json").exists():
         child = context.Process(target=attempt, args=(folder, chosen))
         child.start()
         wanted = seen + generator.randint(0, 4)  # rows, so that every attempt but a few gets further
         ends = time.monotonic() + 60
         while child.is_alive() and time.monotonic() < ends:
-            file = folder / "metrics.jsonl"
             if file.exists() and file.read_bytes().count(b"\n") > wanted:
                 break
             time.sleep(0.001)
@@ -155,12 +160,85 @@ def test_killed_at_random_moments_a_run_ends_with_the_same_bits(name, tmp_path):
         if child.is_alive():
             os.kill(child.pid, signal.SIGKILL)
             kills += 1
-        child.join()
-        seen = (folder / "metrics.jsonl").read_bytes().count(b"\n")
+        joined(child)
+        seen = file.read_bytes().count(b"\n")
     assert kills >= 3
     assert timeless(json.loads((folder / "result.json").read_text())) == timeless(undisturbed)
     assert lines(folder) == lines(tmp_path / "undisturbed")
     assert len(json.loads((folder / "environment.json").read_text())) >= kills
+
+
+CRASHED = 77
+STEPS = ("replace", "fsync", "unlink", "rmdir", "mkdir")
+
+
+def crash_at(step, folder, chosen):
+    """A run that ends without another word just before the step-th thing that it does to the disk."""
+    count = 0
+
+    def counted(usual):
+        def do(*arguments, **options):
+            nonlocal count
+            count += 1
+            if count == step:
+                os._exit(CRASHED)
+            return usual(*arguments, **options)
+
+        return do
+
+    for name in STEPS:
+        setattr(os, name, counted(getattr(os, name)))
+    attempt(folder, chosen)
+
+
+SWEPT = {
+    "the best epoch is not the last": {"train": {"epochs": 3, "lr": 0.1, "schedule": "constant"}},
+    "a plateau ends training": {
+        "train": {"epochs": 9, "lr": 0.05, "schedule": "plateau", "decay": 3.0, "patience": 1, "stop_lr": 0.02}
+    },
+}
+
+
+@pytest.mark.parametrize("name", SWEPT)
+def test_a_crash_before_any_write_to_the_disk_changes_nothing_of_the_result(name, tmp_path):
+    chosen = settings(**SWEPT[name])
+    undisturbed = run.run(chosen, tmp_path / "undisturbed", say=quiet)
+    rows = lines(tmp_path / "undisturbed")
+    if "best" in name:
+        ends = {(row["task"], row["phase"]): row["accuracy"] for row in rows if row["kind"] == "epoch"}
+        assert any(row["accuracy"] > ends[row["task"], row["phase"]] for row in rows if row["kind"] == "epoch")
+    else:
+        assert undisturbed["tasks"][0]["epochs"]["train"] < 9
+    context, step, crashes = multiprocessing.get_context("fork"), 1, 0
+    while True:  # one crash more in every round, ever later, each in the folder that the one before left behind
+        child = context.Process(target=crash_at, args=(step, tmp_path / "crashed", chosen))
+        child.start()
+        if joined(child):
+            break
+        crashes, step = crashes + 1, 3 + step * 5 // 4
+    assert crashes >= 5
+    assert timeless(json.loads((tmp_path / "crashed" / "result.json").read_text())) == timeless(undisturbed)
+    assert lines(tmp_path / "crashed") == rows
+    left = [path.name for path in (tmp_path / "crashed").rglob("*") if path.name.endswith(run.store.TEMPORARY)]
+    assert not left
+    assert not (tmp_path / "crashed" / "checkpoints").exists()
+
+
+def test_a_crash_between_saving_a_task_and_testing_it_is_mended(tmp_path, finished):
+    chosen, usual = settings(), run._measure
+
+    def crash(learner, *rest):
+        if len(learner.tasks) == 2:
+            raise KeyboardInterrupt
+        usual(learner, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "_measure", crash)
+        with pytest.raises(KeyboardInterrupt):
+            run.run(chosen, tmp_path, say=quiet)
+    (tmp_path / "metrics.jsonl").unlink()  # as if none of it had reached the disk
+    assert timeless(run.run(chosen, tmp_path, say=quiet)) == timeless(finished[1])
+    assert sorted(map(str, lines(tmp_path))) == sorted(map(str, lines(finished[0])))
 
 
 def test_a_model_with_dropout_norms_and_augmentation_goes_on_to_the_same_bits(tmp_path):
@@ -175,7 +253,21 @@ def test_a_model_with_dropout_norms_and_augmentation_goes_on_to_the_same_bits(tm
         )
 
     x = torch.randn(120, 1, 6, 6)
-    task, recipe = Task("t", (x, (x.mean((1, 2, 3)) > 0).long())), Recipe(epochs=4, augment="flip-shift", weight_decay=0.01)
+    y = (x.mean((1, 2, 3)) > 0).long()
+    recipe = Recipe(epochs=4, augment="flip-shift", weight_decay=0.01)
+
+    class Noisy(Dataset):
+        """Draws from every generator there is."""
+
+        def __len__(self):
+            return 120
+
+        def __getitem__(self, row):
+            return x[row] + 0.1 * torch.randn(1, 6, 6) + 0.1 * random.random() + 0.1 * np.random.rand(), y[row]
+
+    def task():
+        loader = DataLoader(Noisy(), 20, shuffle=True, generator=torch.Generator().manual_seed(4))
+        return Task("t", loader, (x, y))
 
     class StopError(Exception):
         pass
@@ -188,12 +280,12 @@ def test_a_model_with_dropout_norms_and_augmentation_goes_on_to_the_same_bits(tm
 
         return check
 
-    whole = Learner(model(), example_input=x[:1]).learn(task, recipe)
+    whole = Learner(model(), example_input=x[:1]).learn(task(), recipe)
     seen = []
     for phase, epoch in (("train", 1), ("train", 3), ("train", 4), ("retrain", 1), ("retrain", 2)):
         with pytest.raises(StopError):
-            Learner(model(), example_input=x[:1]).learn(task, recipe, checkpoint=tmp_path, on_epoch=stop_at(phase, epoch))
-    last = Learner(model(), example_input=x[:1]).learn(task, recipe, checkpoint=tmp_path)
+            Learner(model(), example_input=x[:1]).learn(task(), recipe, checkpoint=tmp_path, on_epoch=stop_at(phase, epoch))
+    last = Learner(model(), example_input=x[:1]).learn(task(), recipe, checkpoint=tmp_path)
     assert last.digest == whole.digest
     assert timeless(list(last.history)) == timeless(list(whole.history))
 
@@ -248,12 +340,52 @@ def test_a_run_is_not_gone_on_with_on_other_data(tmp_path):
     body = "import torch, spacecl\ndef tasks():\n    x, y = torch.ones(90, 4).cumsum(0) * {}, torch.arange(90) % 3\n"
     body += "    return [spacecl.Task('a', (x, y), test=(x, y))]\n"
     file.write_text(body.format(0.01))
-    chosen = config.resolve({"benchmark": str(file), "train": {"epochs": 1}, "device": "cpu"})
+    chosen = config.resolve({"benchmark": str(file), "method": "finetune", "train": {"epochs": 1}, "device": "cpu"})
     with pytest.raises(KeyboardInterrupt):
         run.run(chosen, tmp_path / "r", say=_interrupt)
     file.write_text(body.format(0.02))
     with pytest.raises(ConfigError, match=r"(?s)data are not those that the run in .* began with.*a.data.test was"):
         run.run(chosen, tmp_path / "r", say=quiet)
+
+
+def test_a_run_that_could_not_begin_does_not_stand_in_the_way_of_the_next(tmp_path):
+    for wrong, told in (
+        ({"options": {"task_variance": {"digits-9": 0.5}}}, "names digits-9, but the tasks are digits-1, digits-2"),
+        ({"model": "cnn"}, "reads images of at least 12 x 12"),
+        ({"shared": ["nothing"]}, "match no layer"),
+        ({"train": {"optimizer": "sgd", "lr": 1e9}}, "diverged"),
+    ):
+        with pytest.raises((ConfigError, TrainingError), match=told):
+            run.run(settings(**wrong), tmp_path, say=quiet)
+    assert run.run(settings(), tmp_path, say=quiet)["average_accuracy"] > 0.5
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="is a file"):
+        run.run(settings(), tmp_path / "file", say=quiet)
+
+
+def test_a_network_that_has_grown_is_counted_as_it_is(tmp_path):
+    options = {"variance": 1.0, "projection": False, "on_full": "grow", "growth": 2.0}
+    chosen = settings(tasks=3, options=options, train={"epochs": 1, "retrain_epochs": 0})
+    result = run.run(chosen, tmp_path, say=quiet)
+    assert [task["grown"] for task in result["tasks"]] == [False, False, True]
+    assert result["tasks"][2]["full"]
+    assert result["network"]["widths"] == {"hidden1": 200, "hidden2": 200}
+    assert result["network"]["parameters"] == 64 * 200 + 200 + 200 * 200 + 200 + 200 * 10 + 10
+    assert result["tasks"][2]["parameters"] <= result["network"]["parameters"]
+
+
+def test_names_that_look_like_markup_are_shown_as_they_are(tmp_path, capsys):
+    file = tmp_path / "mine.py"
+    body = "import torch, spacecl\ndef tasks():\n    x, y = torch.randn(90, 4), torch.arange(90) % 3\n"
+    file.write_text(f"{body}    return [spacecl.Task('[/a]b', (x, y), test=(x, y))]\n")
+    chosen = config.resolve({"benchmark": str(file), "method": "finetune", "train": {"epochs": 1}, "device": "cpu"})
+    result = run.run(chosen, tmp_path / "r", progress=True, say=quiet)
+    from rich.console import Console
+
+    Console().print(run.table(result))
+    shown = capsys.readouterr()
+    assert "[/a]b" in shown.out
+    assert "[/a]b: train" in shown.err
 
 
 def test_two_processes_do_not_work_in_one_folder(tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,9 +46,6 @@ class Keeper:
     def save(self, phase: str, state: Mapping[str, Any], files: Mapping[str, Tensors]) -> None:
         store.save(self.folder / phase, {"identity": dict(self.identity), "state": dict(state)}, files)
 
-    def clear(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
-
 
 def part(tensors: Tensors, name: str) -> Tensors:
     """The tensors of one of the files that were saved."""
@@ -61,7 +57,9 @@ def randomness(device: torch.device) -> tuple[dict[str, Any], Tensors]:
     name, keys, *rest = np.random.get_state()
     found = {"torch": torch.get_rng_state()}
     if device.type == "cuda":
-        found["cuda"] = torch.cuda.get_rng_state(device)
+        found["device"] = torch.cuda.get_rng_state(device)
+    elif device.type == "mps":
+        found["device"] = torch.mps.get_rng_state()
     return {"python": random.getstate(), "numpy": [name, np.asarray(keys).tolist(), *rest]}, found
 
 
@@ -71,5 +69,7 @@ def restore_randomness(state: Mapping[str, Any], tensors: Tensors, device: torch
     name, keys, *rest = state["numpy"]
     np.random.set_state((name, np.array(keys, np.uint32), *rest))
     torch.set_rng_state(tensors["torch"])
-    if device.type == "cuda" and "cuda" in tensors:
-        torch.cuda.set_rng_state(tensors["cuda"], device)
+    if device.type == "cuda" and "device" in tensors:
+        torch.cuda.set_rng_state(tensors["device"], device)
+    elif device.type == "mps" and "device" in tensors:
+        torch.mps.set_rng_state(tensors["device"])

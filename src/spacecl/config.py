@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .benchmarks.presets import BENCHMARKS, PICTURES, TASKS, Benchmark
-from .errors import ConfigError, SpaceError
+from .errors import ConfigError, SpaceError, users_code
 from .recipe import Recipe
 
 if sys.version_info >= (3, 11):
@@ -69,7 +69,7 @@ class Config:
         from .benchmarks.networks import NETWORKS
 
         if self.model not in NETWORKS:
-            return imported(self.model)()
+            return _built(self.model)
         if self.model.split("-")[0] in ("cnn", "resnet18") and (len(shape) != 3 or min(shape[1:]) < 12):
             raise ConfigError(
                 f"The network {self.model} reads images of at least 12 x 12; the tasks' inputs have shape {tuple(shape)}."
@@ -90,6 +90,8 @@ def read(file: str | Path) -> dict[str, Any]:
         return tomllib.loads(Path(file).read_text())
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{file} is not TOML: {error}.") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file} is not TOML: it is not written in UTF-8.") from error
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror}.") from error
 
@@ -108,11 +110,13 @@ def assigned(texts: Iterable[str]) -> dict[str, Any]:
         try:
             parsed = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
-            parsed = value.strip()
+            parsed = {"true": True, "false": False}.get(value.strip().lower(), value.strip())
         place = found
         *outer, last = key.strip().split(".")
         for name in outer:
             place = place.setdefault(name, {})
+            if not isinstance(place, dict):
+                raise ConfigError(f"--set {text}: {name} has been set to {place!r} already, which is no table.")
         place[last] = parsed
     return found
 
@@ -129,6 +133,8 @@ def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
 
 def resolve(given: Mapping[str, Any], data: str | None = None) -> Config:
     """Settings with all that was left open filled in from the benchmark's preset, checked whole before anything runs."""
+    import torch
+
     from .benchmarks.networks import NETWORKS
     from .benchmarks.sources import missing
     from .benchmarks.streams import chosen
@@ -141,9 +147,16 @@ def resolve(given: Mapping[str, Any], data: str | None = None) -> Config:
     _one_of(wrong, "method", method, tuple(methods()))
     for key, least in (("seed", 0), ("tasks", 1), ("limit", 2), ("image_size", 12)):
         value = given.get(key)
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
-            wrong.append(f"{key} = {value!r} must be a whole number, at least {least}")
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**40):
+            wrong.append(
+                f"{key} = {value!r} must be a whole number, at least {least}{' and below 2**40' if key == 'seed' else ''}"
+            )
     _one_of(wrong, "device", given.get("device", "auto"), DEVICES)
+    device = given.get("device", "auto")
+    if (device == "cuda" and not torch.cuda.is_available()) or (device == "mps" and not torch.backends.mps.is_available()):
+        wrong.append(f"device = {device!r} is not to be had here; leave it out, or give cpu")
+    if kind is not PICTURES and given.get("image_size", 32) != 32:
+        wrong.append("image_size is for folders of pictures; other data have a size of their own")
     order = given.get("order", "given")
     if isinstance(order, list) and all(isinstance(number, int) for number in order) and order:
         order = tuple(order)
@@ -181,6 +194,8 @@ def resolve(given: Mapping[str, Any], data: str | None = None) -> Config:
         plain["tasks"] = len(order) if isinstance(order, tuple) else kind.tasks
     if name not in BENCHMARKS:
         name = str(Path(name).absolute())
+    if model.partition(":")[0].endswith(".py"):
+        model = str(Path(model).absolute())
     fixed = {"order": order, "model": model, "head": head, "shared": tuple(shared)}
     return Config(name, method, recipe, train=train, later=later, options=options, **fixed, **plain)
 
@@ -195,6 +210,9 @@ def _benchmark(name: str, wrong: list[str]) -> Benchmark | None:
         return PICTURES
     if name.partition(":")[0].endswith(".py") and Path(name.partition(":")[0]).is_file():
         return TASKS
+    if name.partition(":")[0].endswith(".py"):
+        wrong.append(f"benchmark = {name!r}: the file {name.partition(':')[0]} does not exist")
+        return None
     close = difflib.get_close_matches(name, BENCHMARKS, 1)
     hint = f" Did you mean {close[0]}?" if close else f" The benchmarks are {', '.join(BENCHMARKS)}."
     wrong.append(f"benchmark = {name!r} is no benchmark, and no folder or Python file of tasks.{hint}")
@@ -214,8 +232,9 @@ def _recipes(
         listed = given["later"] if isinstance(given["later"], list) else [given["later"]]
         changes = [dict(change) if isinstance(change, Mapping) else {} for change in listed]
         for number, change in enumerate(changes):
-            if not isinstance(change.get("from"), int):
-                wrong.append(f"later[{number}] needs from = N, the number of the first task that it is for")
+            first = change.get("from")
+            if not isinstance(first, int) or isinstance(first, bool) or first < 1:
+                wrong.append(f"later[{number}] needs from = N, the number of the first task that it is for, from 1")
             wrong += _unknown(change, ["from", *names], f"later[{number}].")
             changes[number] = {key: value for key, value in change.items() if key in ("from", *names)}
     try:
@@ -251,14 +270,16 @@ def _options(
         return options
 
 
-def imported(name: str) -> Callable[[], nn.Module]:
+def imported(name: str) -> Callable[[], Any]:
     """A function by `module:function` or `file.py:function`."""
     module, colon, function = name.rpartition(":")
     if not colon or not module or not function:
         from .benchmarks.networks import NETWORKS
 
         raise ConfigError(f"model = {name!r} is none of {', '.join(NETWORKS)}, and not module:function or file.py:function")
-    try:
+    if module.endswith(".py") and not Path(module).is_file():
+        raise ConfigError(f"model = {name!r}: {module} does not exist")
+    with users_code(f"model = {name!r}: {module} cannot be loaded"):
         if module.endswith(".py"):
             sys.path.insert(0, str(Path(module).absolute().parent))  # for what it imports from beside it
             space = runpy.run_path(module)
@@ -266,11 +287,20 @@ def imported(name: str) -> Callable[[], nn.Module]:
             if "" not in sys.path:
                 sys.path.insert(0, "")  # the user's own module lies where the command is given
             space = vars(importlib.import_module(module))
-    except Exception as error:  # whatever the user's module does when it is loaded
-        raise ConfigError(f"model = {name!r}: {module} cannot be loaded: {type(error).__name__}: {error}") from error
     if not callable(space.get(function)):
         raise ConfigError(f"model = {name!r}: {module} has no function {function}()")
     return space[function]
+
+
+def _built(name: str) -> nn.Module:
+    """What the user's function makes, which must be a network."""
+    from torch import nn
+
+    with users_code(f"model = {name!r}: the function, called without arguments, failed"):
+        found = imported(name)()
+    if not isinstance(found, nn.Module):
+        raise ConfigError(f"model = {name!r}: the function returned a {type(found).__name__}, not a torch.nn.Module")
+    return found
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -298,7 +328,7 @@ def _unknown(given: Mapping[str, Any], names: Sequence[str], prefix: str) -> lis
     for key in given:
         if key not in names:
             close = difflib.get_close_matches(str(key), names, 1)
-            hint = f"did you mean {prefix}{close[0]}?" if close else f"there are {', '.join(names)}"
+            hint = f"did you mean {prefix}{close[0]}?" if close else f"there are {', '.join(names) or 'none'}"
             found.append(f"{prefix}{key} is no setting; {hint}")
     return found
 

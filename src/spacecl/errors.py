@@ -1,5 +1,9 @@
 """The errors that spacecl raises on purpose: each says what was given, why it cannot be, and what to do."""
 
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class SpaceError(Exception):
     """The parent of every error that spacecl raises on purpose."""
@@ -35,3 +39,16 @@ class StoreError(SpaceError):
 
 class SpaceWarning(UserWarning):
     """Something works, but not as well as it could; the message says what to do about it."""
+
+
+@contextmanager
+def users_code(what: str) -> Iterator[None]:
+    """Where a user's own file runs: whatever it raises is told with its line, as an error of the settings."""
+    try:
+        yield
+    except SpaceError:
+        raise
+    except (Exception, SystemExit) as error:
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "runpy" not in frame.filename]
+        line = f" ({frames[-1].filename}, line {frames[-1].lineno})" if len(frames) > 1 else ""
+        raise ConfigError(f"{what}: {type(error).__name__}: {error}{line}") from error

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from . import store
-from .blueprint import ask, rebuild, tensors_of
+from .blueprint import ask, rebuild, repeated, tensors_of
 from .channels import Channels
 from .checkpoint import Keeper
 from .core import Core
@@ -128,6 +128,12 @@ class Learner:
         """How many output channels each layer of the full network has."""
         return self._core.channels.widths(self._core.channels.everything())
 
+    def full(self) -> nn.Module:
+        """The full network, with the weights and the head that it was given, grown if it has grown since."""
+        blueprint = self._core.blueprint
+        shapes = self._core.channels.shapes
+        return blueprint.build({name: repeated(tensor, shapes[name]) for name, tensor in blueprint.tensors().items()})
+
     @property
     def fabric(self) -> Fabric:
         if self._fabric is None:
@@ -171,7 +177,7 @@ class Learner:
         seed = 1_000_003 * self.seed + 1009 * number
         recipe = recipe or Recipe()
         trainer = Trainer(self.fabric, recipe, seed, f"{task.name}:", self.progress, on_epoch=on_epoch)
-        with _randomness(seed):
+        with seeded(seed):
             train, valid, classes = prepare(task, self._core.blueprint.example, torch.Generator().manual_seed(seed))
             torch.manual_seed(seed)  # however much was drawn while the data was read
             if checkpoint is not None:
@@ -208,6 +214,7 @@ class Learner:
         before = {name: record.digest for name, record in self._records.items()}
         method = {"name": type(self._method).__name__, "options": asdict(self._method)}  # type: ignore[call-overload]
         identity = {"task": task, "before": before, "seed": self.seed, "method": method, "recipe": asdict(recipe), **data}
+        identity["model"] = self._core.channels.fingerprint()
         return Keeper(folder, json.loads(json.dumps(identity)))
 
     # -- asking ---------------------------------------------------------------------------------------------------
@@ -239,7 +246,7 @@ class Learner:
     def evaluate(self, data: Source, task: str) -> float:
         """The share of some labelled data that a task's network gets right."""
         network, checked = self._network(task), Data(data, f"Task {task!r}, data")
-        with _randomness(self.seed):
+        with seeded(self.seed):
             largest, classes = checked.check(self._core.blueprint.example, least=1), self._records[task].classes
             if largest >= classes:
                 raise DataError(
@@ -407,7 +414,7 @@ def _compare_tensors(saved: Mapping[str, str], model: nn.Module, folder: object)
 
 
 @contextmanager
-def _randomness(seed: int) -> Iterator[None]:
+def seeded(seed: int) -> Iterator[None]:
     """Seed every generator that training may draw from, and give the user's own states back afterwards."""
     states = random.getstate(), np.random.get_state()
     with torch.random.fork_rng():

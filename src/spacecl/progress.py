@@ -41,9 +41,8 @@ class Overview:
     the same last word, since retraining goes faster than training.
     """
 
-    def __init__(self, plan: Mapping[str, int]):
-        self.plan = dict(plan)
-        self.pace: dict[str, float] = {}
+    def __init__(self, plan: Mapping[str, int], pace: Mapping[str, float] | None = None):
+        self.plan, self.pace = dict(plan), dict(pace or {})
 
     def left(self, title: str, remaining: int) -> float | None:
         """Seconds until all is done, or None before there is any pace to judge by."""
@@ -52,12 +51,6 @@ class Overview:
         usual = max(self.pace.values())
         coming = {**self.plan, title: remaining}
         return sum(steps * self.pace.get(name.split()[-1], usual) for name, steps in coming.items())
-
-    def learned(self, title: str, steps: int, seconds: float) -> None:
-        """Note how long a phase took, from this process or an earlier one."""
-        self.plan.pop(title, None)
-        if steps and seconds > 0:
-            self.pace[title.split()[-1]] = seconds / steps
 
     @contextmanager
     def __call__(self, title: str, steps: int, done: int) -> Iterator[Tell]:
@@ -69,7 +62,8 @@ class Overview:
             def tell(epoch: str, loss: SupportsFloat, accuracy: float) -> None:
                 nonlocal count
                 count += 1
-                self.pace[kind] = (time.perf_counter() - started) / count
+                if count >= 10 or kind not in self.pace:  # the first steps are slow
+                    self.pace[kind] = (time.perf_counter() - started) / count
                 left = self.left(title, steps - done - count)
                 text = f"{_text(epoch, loss, accuracy)}  run: {clock(left)} left"
                 progress.update(bar, advance=1, text=text)
@@ -103,7 +97,8 @@ def _bars(*more: Any) -> Any:
     from rich.progress import Progress as Bars
 
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[text]}"), *more)
+    text = (TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[text]"))
+    columns = (next(text), BarColumn(bar_width=24), next(text), *more)
     return Bars(*columns, console=console, transient=console.is_terminal)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import shutil
@@ -22,7 +23,7 @@ from . import __version__, store
 from .benchmarks.streams import stream
 from .config import Config, differences
 from .errors import ConfigError, StoreError
-from .learner import Learner
+from .learner import Learner, seeded
 from .measure import average_accuracy, backward_transfer, multiply_adds
 from .progress import Overview, clock, wanted
 from .tasks import Data, Task, check_whole, fingerprint
@@ -49,38 +50,38 @@ def run(
     result is the same to the bit; one that holds another run is left alone.
     """
     folder = Path(out)
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{folder} is a file. Give a folder with --out.")
     folder.mkdir(parents=True, exist_ok=True)
     with _alone(folder):
-        _settle(folder, config)
+        _compare(folder, config)
+        board = _Board(folder / "tensorboard") if tensorboard else None
         if (folder / "result.json").exists():
+            Journal(folder / "metrics.jsonl", board)
+            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
             say(f"{folder} is finished already.")
             return json.loads((folder / "result.json").read_text())
-        board = _Board(folder / "tensorboard") if tensorboard else None
-        tasks = stream(
-            config.benchmark,
-            data,
-            tasks=config.tasks,
-            limit=config.limit,
-            order=config.order,
-            seed=config.seed,
-            image_size=config.image_size,
-        )
-        example = _example(tasks[0])
-        counts = [check_whole(task, example) for task in tasks]
-        _same_tasks(folder, tasks, counts)
-        learner = _learner(config, folder, example, counts[0]["classes"])
-        known = [task.name for task in tasks[: len(learner.tasks)]]
-        if list(learner.tasks) != known:
-            raise StoreError(
-                f"{folder} has learned {', '.join(learner.tasks)}, but the tasks now begin with {', '.join(known)}."
+        with seeded(config.seed):
+            tasks = stream(
+                config.benchmark,
+                data,
+                tasks=config.tasks,
+                limit=config.limit,
+                order=config.order,
+                seed=config.seed,
+                image_size=config.image_size,
             )
-        _note_start(folder, learner)
+            example = _example(tasks[0])
+            counts = [check_whole(task, example) for task in tasks]
+        _check_names(config, tasks)
+        learner = _learner(config, folder, example, counts[0]["classes"])
+        _begin(folder, config, learner, tasks, counts)
         journal = Journal(folder / "metrics.jsonl", board)
         if learner.tasks:
             say(f"Going on after {len(learner.tasks)} of {len(tasks)} tasks.")
         if wanted(progress):
-            learner.progress = Overview(_plan(config, learner, tasks, counts))
-        _measure(learner, tasks, journal)  # a crash may have come before the last task was tested
+            learner.progress = Overview(*_plan(config, learner, tasks, journal))
+        _mend(learner, tasks, journal)
         for number, task in enumerate(tasks, 1):
             if task.name not in learner.tasks:
                 _learn(learner, task, number, config, folder, journal)
@@ -106,14 +107,32 @@ def _learn(learner: Learner, task: Task, number: int, config: Config, folder: Pa
     shutil.rmtree(checkpoint, ignore_errors=True)
 
 
+def _mend(learner: Learner, tasks: Sequence[Task], journal: Journal) -> None:
+    """Tell again what a crash kept from being written down: epochs, and tests as far as they can still be made."""
+    for name, record in learner.records.items():
+        for row in record.history:
+            journal.add({"kind": "epoch", "task": name, **row})
+    lost = [after for after in range(1, len(learner.tasks)) if not journal.has("test", after)]
+    if lost and learner.method.forgets:
+        raise StoreError(
+            f"{journal.file} has lost the tests after task {', '.join(map(str, lost))}; they cannot be made again."
+        )
+    for after in lost:
+        _test(learner, tasks[:after], list(learner.records.values())[after - 1].size, journal)
+    _measure(learner, tasks, journal)
+
+
 def _measure(learner: Learner, tasks: Sequence[Task], journal: Journal) -> None:
     """Test every task learned so far, once, after each new one."""
-    if not learner.tasks or journal.has("test", len(learner.tasks)):
-        return
+    if learner.tasks and not journal.has("test", len(learner.tasks)):
+        _test(learner, tasks[: len(learner.tasks)], learner.size, journal)
+
+
+def _test(learner: Learner, tasks: Sequence[Task], size: float, journal: Journal) -> None:
     started = time.perf_counter()
-    found = {task.name: learner.evaluate(task.test, task.name) for task in tasks[: len(learner.tasks)]}  # type: ignore[arg-type]
+    found = {task.name: learner.evaluate(task.test, task.name) for task in tasks}  # type: ignore[arg-type]
     seconds = time.perf_counter() - started
-    journal.add({"kind": "test", "after": len(learner.tasks), "accuracy": found, "size": learner.size, "seconds": seconds})
+    journal.add({"kind": "test", "after": len(tasks), "accuracy": found, "size": size, "seconds": seconds})
 
 
 def _result(
@@ -139,6 +158,8 @@ def _result(
                 "explained": dict(record.explained),
                 "samples": dict(record.samples),
                 "size_after": record.size,
+                "full": list(record.full),
+                "grown": record.grown,
                 "parameters": record.parameters,
                 "multiply_adds": multiply_adds(network, example),
                 "epochs": {phase: sum(row["phase"] == phase for row in record.history) for phase in _phases(record.history)},
@@ -146,7 +167,7 @@ def _result(
                 "seconds": {**record.seconds, "test": tests[number + 1]["seconds"]},
             }
         )
-    full = config.make_model(tuple(example.shape[1:]), counts[0]["classes"])
+    full = learner.full()
     phases = sorted({phase for entry in listed for phase in entry["seconds"]})
     seconds = {phase: sum(entry["seconds"].get(phase, 0.0) for entry in listed) for phase in phases}
     return {
@@ -210,10 +231,13 @@ class Journal:
             return
         self.keys.add(_key(row))
         self.rows.append(row)
+        new = not self.file.exists()
         with self.file.open("ab") as stream:
             stream.write(json.dumps(row).encode() + b"\n")
             stream.flush()
             os.fsync(stream.fileno())
+        if new:
+            store.on_disk(self.file.parent)
         if self.board is not None:
             self.board.show(row)
 
@@ -256,41 +280,69 @@ def _alone(folder: Path) -> Iterator[None]:
         raise ConfigError(f"Another process is at work in {folder}. Wait for it, or give another folder with --out.") from None
 
 
-def _settle(folder: Path, config: Config) -> None:
-    """Write the settings down, or compare them with those that the folder's run began with."""
+def _compare(folder: Path, config: Config) -> None:
+    """Compare the settings with those that the folder's run began with; one that never began counts for nothing."""
     file = folder / "config.json"
-    if file.exists():
+    if file.exists() and _begun(folder):
         changed = differences(json.loads(file.read_text()), config.to_json())
         if changed:
-            lines = "\n".join(f"  - {line}" for line in changed)
             raise ConfigError(
-                f"{folder} holds a run with other settings:\n{lines}\n"
+                f"{folder} holds a run with other settings:\n{_bullets(changed)}\n"
                 "Give another folder with --out, or go on with its own settings: spacecl run --resume --out ..."
             )
-        return
-    strange = [path.name for path in folder.iterdir() if path.name != ".lock"]
-    if strange:
+    known = {
+        "config.json",
+        "tasks.json",
+        "environment.json",
+        "metrics.jsonl",
+        "result.json",
+        "model",
+        "checkpoints",
+        "tensorboard",
+    }
+    strange = [path.name for path in folder.iterdir() if path.name not in known and not path.name.startswith(".")]
+    if strange and not file.exists():
         raise ConfigError(
             f"{folder} is not empty and holds no run ({', '.join(sorted(strange)[:3])}). Give another with --out."
         )
-    store.write_whole(file, json.dumps(config.to_json(), indent=1).encode())
 
 
-def _same_tasks(folder: Path, tasks: Sequence[Task], counts: Sequence[Row]) -> None:
-    """Write down what the tasks are, or compare them with those that the folder's run began with."""
-    file = folder / "tasks.json"
+def _begun(folder: Path) -> bool:
+    """Whether anything in a run's folder was learned."""
+    return any((folder / name).exists() for name in ("metrics.jsonl", "checkpoints", "model", "result.json"))
+
+
+def _begin(folder: Path, config: Config, learner: Learner, tasks: Sequence[Task], counts: Sequence[Row]) -> None:
+    """When all is known to fit: write settings and tasks down, or compare the tasks with those that the run began with."""
+    known = [task.name for task in tasks[: len(learner.tasks)]]
+    if list(learner.tasks) != known:
+        raise StoreError(f"{folder} has learned {', '.join(learner.tasks)}, but the tasks now begin with {', '.join(known)}.")
     found = {
         task.name: {**count, "data": {p: fingerprint(getattr(task, p)) for p in PARTS}} for task, count in zip(tasks, counts)
     }
-    if not file.exists():
-        store.write_whole(file, json.dumps(found, indent=1).encode())
-        return
-    changed = differences(json.loads(file.read_text()), json.loads(json.dumps(found)))
-    if changed:
-        lines = "\n".join(f"  - {line}" for line in changed)
-        raise ConfigError(
-            f"The data are not those that the run in {folder} began with:\n{lines}\nGive another folder with --out."
-        )
+    if _begun(folder):
+        changed = differences(json.loads((folder / "tasks.json").read_text()), json.loads(json.dumps(found)))
+        if changed:
+            raise ConfigError(
+                f"The data are not those that the run in {folder} began with:\n{_bullets(changed)}\n"
+                "Give another folder with --out, or the data that it had."
+            )
+    else:
+        store.write_whole(folder / "tasks.json", json.dumps(found, indent=1).encode())
+        store.write_whole(folder / "config.json", json.dumps(config.to_json(), indent=1).encode())
+    _note_start(folder, learner)
+
+
+def _bullets(lines: Sequence[str]) -> str:
+    return "\n".join(f"  - {line}" for line in lines)
+
+
+def _check_names(config: Config, tasks: Sequence[Task]) -> None:
+    """Options by task name must name tasks."""
+    names = [task.name for task in tasks]
+    lost = [name for name in config.options.get("task_variance", {}) if name not in names]
+    if lost:
+        raise ConfigError(f"options.task_variance names {', '.join(lost)}, but the tasks are {', '.join(names)}.")
 
 
 def _note_start(folder: Path, learner: Learner) -> None:
@@ -323,16 +375,15 @@ def _processor() -> str:
 def _example(task: Task) -> Tensor:
     """An input of the shape that the first task has, all zeros."""
     data = Data(task.train, f"Task {task.name!r}, train")
-    x = data.first()
-    return torch.zeros_like(data.finish(x[:1]))
+    x = data.finish(data.first()[:1])
+    return torch.zeros_like(x, dtype=torch.get_default_dtype() if x.is_floating_point() else x.dtype)
 
 
 def _learner(config: Config, folder: Path, example: Tensor, classes: int) -> Learner:
     from lightning_fabric import Fabric
 
     fabric = Fabric(accelerator=config.device, devices=1)
-    with torch.random.fork_rng():
-        torch.manual_seed(config.seed)
+    with seeded(config.seed):
         model = config.make_model(tuple(example.shape[1:]), classes)
     if (folder / "model" / store.MANIFEST).exists():
         return Learner.load(folder / "model", model, fabric=fabric, progress=False)
@@ -348,16 +399,21 @@ def _learner(config: Config, folder: Path, example: Tensor, classes: int) -> Lea
     )
 
 
-def _plan(config: Config, learner: Learner, tasks: Sequence[Task], counts: Sequence[Row]) -> dict[str, int]:
-    """The steps of every phase to come."""
+def _plan(config: Config, learner: Learner, tasks: Sequence[Task], journal: Journal) -> tuple[dict[str, int], dict[str, float]]:
+    """The steps of every phase to come, and the seconds that a step took in each kind of phase when it was last seen."""
     plan: dict[str, int] = {}
-    for number, (task, count) in enumerate(zip(tasks, counts), 1):
+    pace: dict[str, float] = {}
+    for number, task in enumerate(tasks, 1):
+        recipe, data = config.recipe_for(number), Data(task.train, task.name)
+        share = 0.9 if task.valid is None else 1.0
+        steps = data.steps(recipe.batch_size) if data.loader is not None else math.ceil(share * len(data) / recipe.batch_size)
+        for row in journal.rows:
+            if row["kind"] == "epoch" and row["task"] == task.name:
+                pace[row["phase"]] = row["seconds"] / steps
         if task.name not in learner.tasks:
-            recipe = config.recipe_for(number)
-            steps = -(-count["train"] // recipe.batch_size)
             epochs = {"train": recipe.epochs, "retrain": recipe.for_retraining().epochs}
             plan |= {f"{task.name}: {phase}": epochs[phase] * steps for phase in learner.method.phases}
-    return plan
+    return plan, pace
 
 
 def _line(number: int, count: int, learner: Learner, task: str, journal: Journal) -> str:
@@ -380,17 +436,18 @@ def interrupted(out: object) -> str:
 
 def table(result: Mapping[str, Any]) -> Any:
     """What a run came to, for a terminal."""
+    from rich.markup import escape
     from rich.table import Table
 
     full = result["network"]
-    title = f"{result['benchmark']}, {result['method']}, recipe {result['recipe']}, seed {result['seed']}"
+    title = escape(f"{result['benchmark']}, {result['method']}, recipe {result['recipe']}, seed {result['seed']}")
     found = Table(title=title, caption=f"{clock(result['seconds']['total'])} in all")
     for column in ("task", "when learned", "now", "parameters", "multiply-adds", "widths"):
         found.add_column(column, justify="left" if column in ("task", "widths") else "right")
     for task in result["tasks"]:
         widths = list(task["widths"].values())
         found.add_row(
-            task["name"],
+            escape(task["name"]),
             f"{task['accuracy_when_learned']:.2%}",
             f"{task['accuracy']:.2%}",
             f"{task['parameters'] / full['parameters']:.1%}",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ def save(folder: str | os.PathLike[str], body: Mapping[str, Any], files: Mapping
     """Write named sets of tensors and a JSON body as the new content of a folder."""
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
-    stale, listed = _listed(path), {}
+    listed = {}
     for name, tensors in files.items():
         data = safetensors.torch.save({key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()})
         digest = hashlib.sha256(data).hexdigest()
@@ -39,10 +40,10 @@ def save(folder: str | os.PathLike[str], body: Mapping[str, Any], files: Mapping
     content = {"format": FORMAT, **body, "files": listed}
     text = json.dumps({"sha256": _checksum(content), "content": content}, indent=1)
     write_whole(path / MANIFEST, text.encode())
-    for unused in stale - {entry["file"] for entry in listed.values()}:
-        (path / unused).unlink(missing_ok=True)
-    for left in path.glob(f".*{TEMPORARY}"):  # by a save that was killed
-        left.unlink(missing_ok=True)
+    used = {entry["file"] for entry in listed.values()}
+    for file in path.glob("*.safetensors"):  # of the version before, or left by a save that was killed
+        if file.name not in used and re.fullmatch(r"[0-9a-f]{32}", file.stem):
+            file.unlink(missing_ok=True)
 
 
 def load(folder: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
@@ -80,14 +81,6 @@ def _read(file: Path, entry: Mapping[str, Any], name: str) -> dict[str, Tensor]:
         raise StoreError(f"{file} ({name}) is not a safetensors file: {error}. Restore it from a copy.") from error
 
 
-def _listed(path: Path) -> set[str]:
-    """The files of the version that a folder holds now, if it holds one."""
-    try:
-        return {entry["file"] for entry in json.loads((path / MANIFEST).read_bytes())["content"]["files"].values()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return set()
-
-
 def _checksum(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -102,9 +95,15 @@ def write_whole(file: Path, data: bytes) -> None:
             os.fsync(stream.fileno())
         os.replace(temporary, file)
     finally:
-        temporary.unlink(missing_ok=True)
-    folder = os.open(file.parent, os.O_RDONLY)
+        for left in file.parent.glob(f".{file.name}.*{TEMPORARY}"):  # this one, or one of a process that was killed
+            left.unlink(missing_ok=True)
+    on_disk(file.parent)
+
+
+def on_disk(folder: Path) -> None:
+    """Make sure that the names in a folder are on the disk."""
+    opened = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(opened)
     finally:
-        os.close(folder)
+        os.close(opened)

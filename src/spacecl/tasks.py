@@ -157,6 +157,12 @@ class Data:
             raise DataError(f"{self.what}: the label {lowest} is negative; labels count from 0.")
         return largest
 
+    def generators(self) -> list[torch.Generator]:
+        """Those that a loader of the user's draws from, beside torch's own."""
+        parts = () if self.loader is None else (self.loader, self.loader.sampler, self.loader.batch_sampler)
+        found = [getattr(part, "generator", None) for part in parts]
+        return list({id(generator): generator for generator in found if isinstance(generator, torch.Generator)}.values())
+
     def first(self) -> Tensor:
         """The inputs of the first batch."""
         batch = next(self._readable(self.batches(1)), None)

@@ -66,7 +66,8 @@ class Trainer:
             return []
         optimizer = make_optimizer(recipe, module)
         running, stepper = fabric.setup(module, optimizer)
-        state = _Phase(module, optimizer, make_schedule(recipe, optimizer, steps), torch.Generator().manual_seed(self.seed))
+        order = torch.Generator().manual_seed(self.seed)
+        state = _Phase(module, optimizer, make_schedule(recipe, optimizer, steps), [order, *train.generators()])
         kept = self.keeper.load(phase) if self.keeper is not None else None
         if kept is not None:
             state.restore(*kept, fabric.device)
@@ -81,7 +82,7 @@ class Trainer:
                 epoch = len(state.history) + 1
                 total, seen = torch.zeros((), device=fabric.device), 0
                 module.train()
-                for x, y in shards(train.batches(recipe.batch_size, state.order), fabric):
+                for x, y in shards(train.batches(recipe.batch_size, order), fabric):
                     x = _augmented(train.finish(x), recipe, title)
                     x = x.detach().to(dtype) if x.is_floating_point() else x
                     value = (loss or cross_entropy)(running, x, y)
@@ -136,7 +137,7 @@ class _Phase:
     module: nn.Module
     optimizer: torch.optim.Optimizer
     schedule: torch.optim.lr_scheduler.LRScheduler
-    order: torch.Generator  # of the examples
+    generators: list[torch.Generator]  # of the order of the examples
     history: list[Row] = field(default_factory=list)
     best: dict[str, Tensor] | None = None
     highest: float = float("-inf")
@@ -169,7 +170,7 @@ class _Phase:
         files = {
             "module": tensors_of(self.module),
             "optimizer": {f"{p}.{name}": value for p, values in numbers.items() for name, value in values.items()},
-            "random": generators | {"order": self.order.get_state()},
+            "random": generators | {f"order{n}": found.get_state() for n, found in enumerate(self.generators)},
         }
         return body, files | ({"best": self.best} if self.best is not None else {})
 
@@ -189,7 +190,8 @@ class _Phase:
         self.schedule.load_state_dict(body["schedule"])
         self.history, self.highest, self.done = body["history"], body["highest"], body["done"]
         self.best = {name: tensor.to(device) for name, tensor in best.items()} or None
-        self.order.set_state(generators["order"])
+        for number, generator in enumerate(self.generators):
+            generator.set_state(generators[f"order{number}"])
         restore_randomness(body["random"], generators, device)
 
 

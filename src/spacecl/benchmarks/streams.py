@@ -14,9 +14,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import TensorDataset
 
-from ..errors import ConfigError, DataError, SpaceWarning
+from ..errors import ConfigError, DataError, SpaceWarning, users_code
 from ..images import Images, statistics, with_borders
+from ..tasks import Data as Batches
 from ..tasks import Task
 from .formats import PICTURES, Decoded, Split, decode, hidden, listed, need_pillow, pictures, set_aside
 from .presets import BENCHMARKS, Benchmark
@@ -219,21 +221,23 @@ def from_file(name: str) -> list[Task]:
     if not Path(file).is_file():
         raise ConfigError(f"{file} does not exist.")
     sys.path.insert(0, str(Path(file).absolute().parent))  # for what it imports from beside it
-    found = runpy.run_path(file).get(function)
+    with users_code(f"{file} cannot be loaded"):
+        found = runpy.run_path(file).get(function)
     if not callable(found):
         raise ConfigError(f"{file} has no function {function}(); write one that returns a list of spacecl.Task.")
-    listed = found()
-    if not isinstance(listed, (list, tuple)) or not listed or not all(isinstance(task, Task) for task in listed):
-        raise ConfigError(f"{function}() in {file} must return a list of spacecl.Task; it returned {_told(listed)}.")
-    bare = [task.name for task in listed if task.test is None]
+    with users_code(f"{function}() in {file} failed"):
+        given = found()
+    if not isinstance(given, (list, tuple)) or not given or not all(isinstance(task, Task) for task in given):
+        raise ConfigError(f"{function}() in {file} must return a list of spacecl.Task; it returned {_told(given)}.")
+    bare = [task.name for task in given if task.test is None]
     if bare:
         raise ConfigError(
             f"{file}: no test data for {', '.join(bare)}. Give it with Task(..., test=...), so that a run can measure."
         )
-    repeated = sorted({task.name for task in listed if [other.name for other in listed].count(task.name) > 1})
+    repeated = sorted({task.name for task in given if [other.name for other in given].count(task.name) > 1})
     if repeated:
         raise ConfigError(f"{file}: these names are there twice: {', '.join(repeated)}.")
-    return list(listed)
+    return list(given)
 
 
 def _told(value: Any) -> str:
@@ -254,8 +258,12 @@ def _limit(source: Any, limit: int, seed: int, name: str) -> Any:
         return None
     if isinstance(source, Images):
         return source.subset(_some(source.targets.numpy(), limit, seed))
+    if isinstance(source, TensorDataset):
+        source = source.tensors
     if isinstance(source, (tuple, list)):
-        x, y = (torch.as_tensor(values) for values in source)
+        tensors = Batches(source, f"Task {name!r}").tensors  # type: ignore[arg-type]
+        assert tensors is not None
+        x, y = tensors
         if y.dim() != 1 or len(x) != len(y):
             return source  # said when the data is checked
         rows = torch.from_numpy(_some(y.numpy(), limit, seed))

@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import torch
@@ -69,10 +69,13 @@ class SPACE:
         for name, variance in self._variances():
             values = list(variance.values()) if isinstance(variance, Mapping) else [variance]
             wrong += [f"{name}={v!r} must be a number above 0 and at most 1" for v in values if not _is_share(v)]
-        if self.samples is not None and self.samples < 2:
-            wrong.append(f"samples={self.samples} must be at least 2")
-        if not self.growth > 1:
-            wrong.append(f"growth={self.growth} must be above 1")
+        for name in ("projection", "compensate"):
+            if not isinstance(getattr(self, name), bool):
+                wrong.append(f"{name}={getattr(self, name)!r} must be True or False")
+        if self.samples is not None and not (isinstance(self.samples, Integral) and int(self.samples) >= 2):
+            wrong.append(f"samples={self.samples!r} must be a whole number, at least 2")
+        if not (isinstance(self.growth, Real) and float(self.growth) > 1):
+            wrong.append(f"growth={self.growth!r} must be a number above 1")
         if wrong:
             raise ConfigError(f"SPACE cannot be used like this: {'; '.join(wrong)}.")
         object.__setattr__(self, "variance", _plain(self.variance))  # numbers of any library, so that JSON can hold them
