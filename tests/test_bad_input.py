@@ -55,7 +55,7 @@ BAD_DATA = {
     "a NaN": (Task("t", (changed(X, (7, 2), float("nan")), Y)), "the input in row 7 holds NaN or infinite"),
     "an infinite value": (Task("t", (changed(X, (8, 0), float("inf")), Y)), "the input in row 8 holds NaN or infinite"),
     "bad validation data": (Task("t", (X, Y), (X[:, :4], Y)), r"Task 't', valid: inputs have shape \(4,\)"),
-    "not data": (Task("t", 5), "expected a pair .x, y., a Dataset or a DataLoader; got int"),
+    "not data": (Task("t", 5), "expected a pair .x, y., Images, a Dataset or a DataLoader; got int"),
 }
 
 

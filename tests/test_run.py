@@ -440,6 +440,7 @@ def command(*arguments, cwd, **environment):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, "COLUMNS": "150", **environment},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored where tests run in the background
     )
 
 

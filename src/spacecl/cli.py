@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -140,8 +141,6 @@ def _do_demo(options: argparse.Namespace) -> int:
 
 
 def _do_run(options: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from . import config, run
 
     _show_warnings_as_text()
@@ -176,8 +175,7 @@ def _do_run(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print(f"\n{run.interrupted(out)}", file=sys.stderr)
         return 130
-    console = Console(soft_wrap=True)
-    console.print(run.table(result))
+    _console().print(run.table(result))
     print(f"{out}/result.json has all of it, {out}/model the network.")
     return 0
 
@@ -185,7 +183,6 @@ def _do_run(options: argparse.Namespace) -> int:
 def _do_data(options: argparse.Namespace) -> int:
     from pathlib import Path
 
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
@@ -199,7 +196,7 @@ def _do_data(options: argparse.Namespace) -> int:
     if unknown:
         raise ConfigError(f"No such dataset: {', '.join(unknown)}. There are {', '.join(sources.DATASETS)}.")
     chosen = names if options.names else list(sources.DATASETS)
-    console, failed = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 200), False
+    console, failed = _console(), False
     if options.action == "fetch":
         roots = sources.named(options.data)
         into: Path = roots[0] if roots else sources.cache() / "downloads"
@@ -233,6 +230,13 @@ def _do_data(options: argparse.Namespace) -> int:
         table.add_row(name, state, *(escape(text) for text in (told, str(folder or ""))))
     console.print(table)
     return int(failed)
+
+
+def _console() -> Any:
+    """Standard output; in a file or a pipe, lines are as long as they need to be."""
+    from rich.console import Console
+
+    return Console(soft_wrap=True, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 200)
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:

@@ -441,9 +441,10 @@ def table(result: Mapping[str, Any]) -> Any:
 
     full = result["network"]
     title = escape(f"{result['benchmark']}, {result['method']}, recipe {result['recipe']}, seed {result['seed']}")
-    found = Table(title=title, caption=f"{clock(result['seconds']['total'])} in all")
-    for column in ("task", "when learned", "now", "parameters", "multiply-adds", "widths"):
-        found.add_column(column, justify="left" if column in ("task", "widths") else "right")
+    found = Table(title=title, caption_justify="left")
+    for column in ("task", "learned", "now", "parameters", "mult-adds", "widths"):
+        left = column in ("task", "widths")
+        found.add_column(column, justify="left" if left else "right", overflow="fold", no_wrap=not left)
     for task in result["tasks"]:
         widths = list(task["widths"].values())
         found.add_row(
@@ -455,13 +456,10 @@ def table(result: Mapping[str, Any]) -> Any:
             "-".join(map(str, widths)) if len(widths) <= 8 else f"{len(widths)} layers",
         )
     found.add_section()
-    found.add_row(
-        "mean",
-        "",
-        f"{result['average_accuracy']:.2%}",
-        f"{result['size']:.1%} in all",
-        "",
-        f"BWT {result['backward_transfer']:+.2%}",
+    found.add_row("mean", "", f"{result['average_accuracy']:.2%}", "", "", "")
+    found.caption = (
+        f"All networks together: {result['size']:.1%} of the full one. Backward transfer {result['backward_transfer']:+.2%}. "
+        f"{clock(result['seconds']['total'])}."
     )
     return found
 
