@@ -19,7 +19,7 @@ from PIL import Image
 
 from spacecl import ConfigError, DataError
 from spacecl.benchmarks import formats, sources
-from spacecl.benchmarks.sources import Dataset, Download
+from spacecl.benchmarks.catalogue import Dataset, Download
 
 REAL = os.environ.get("SPACECL_DATA")
 

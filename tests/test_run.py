@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from spacecl import ConfigError, DataError, FineTune, Learner, Recipe, StoreError, Task, TrainingError, config, run
-from spacecl.run import Journal
+from spacecl.journal import Journal
 
 ROOT = Path(__file__).parent.parent
 QUICK = {"tasks": 2, "train": {"epochs": 3, "retrain_epochs": 2}, "device": "cpu"}

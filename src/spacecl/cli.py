@@ -141,7 +141,7 @@ def _do_demo(options: argparse.Namespace) -> int:
 
 
 def _do_run(options: argparse.Namespace) -> int:
-    from . import config, run
+    from . import config, folder, run
 
     _show_warnings_as_text()
     flags = {
@@ -152,7 +152,7 @@ def _do_run(options: argparse.Namespace) -> int:
     train = {key: getattr(options, key) for key in ("epochs", "retrain_epochs", "batch_size", "lr")}
     tables = {"train": _given(train), "options": _given({"variance": options.variance})}
     given = config.merged(
-        run.settings_in(options.out) if options.resume and options.out else {},
+        folder.settings_in(options.out) if options.resume and options.out else {},
         config.read(options.config) if options.config else {},
         _given(flags) | {name: table for name, table in tables.items() if table},
         config.assigned(options.set),
@@ -162,7 +162,7 @@ def _do_run(options: argparse.Namespace) -> int:
     if "benchmark" not in given:
         raise config.ConfigError(f"Which benchmark? One of {', '.join(BENCHMARKS)}, a folder of pictures or a Python file.")
     settings = config.resolve(given, options.data)
-    out = options.out or run.folder_for(settings)
+    out = options.out or folder.folder_for(settings)
     try:
         result = run.run(
             settings,
@@ -173,7 +173,7 @@ def _do_run(options: argparse.Namespace) -> int:
             say=lambda text: print(text, flush=True),
         )
     except KeyboardInterrupt:
-        print(f"\n{run.interrupted(out)}", file=sys.stderr)
+        print(f"\n{folder.interrupted(out)}", file=sys.stderr)
         return 130
     _console().print(run.table(result))
     print(f"{out}/result.json has all of it, {out}/model the network.")

@@ -5,32 +5,27 @@ from __future__ import annotations
 import json
 import math
 import os
-import platform
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import filelock
 import torch
 from torch import Tensor
 
 from . import __version__, store
 from .benchmarks.streams import stream
-from .config import Config, differences
+from .config import Config
 from .errors import ConfigError, StoreError
+from .folder import alone, begin, compare
+from .journal import Board, Journal
 from .learner import Learner, seeded
 from .measure import average_accuracy, backward_transfer, multiply_adds
 from .progress import Overview, clock, wanted
-from .tasks import Data, Task, check_whole, fingerprint
+from .tasks import Data, Task, check_whole
 
 SCHEMA = 1  # of result.json; docs/runs.md describes it
-PACKAGES = ("torch", "numpy", "scipy", "lightning-fabric", "safetensors", "scikit-learn", "pillow")
-PARTS = ("train", "valid", "test")
 Row = dict[str, Any]
 Say = Callable[[str], None]
 
@@ -53,9 +48,9 @@ def run(
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is a file. Give a folder with --out.")
     folder.mkdir(parents=True, exist_ok=True)
-    with _alone(folder):
-        _compare(folder, config)
-        board = _Board(folder / "tensorboard") if tensorboard else None
+    with alone(folder):
+        compare(folder, config)
+        board = Board(folder / "tensorboard") if tensorboard else None
         if (folder / "result.json").exists():
             Journal(folder / "metrics.jsonl", board)
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)
@@ -75,7 +70,7 @@ def run(
             counts = [check_whole(task, example) for task in tasks]
         _check_names(config, tasks)
         learner = _learner(config, folder, example, counts[0]["classes"])
-        _begin(folder, config, learner, tasks, counts)
+        begin(folder, config, learner, tasks, counts)
         journal = Journal(folder / "metrics.jsonl", board)
         if learner.tasks:
             say(f"Going on after {len(learner.tasks)} of {len(tasks)} tasks.")
@@ -192,184 +187,12 @@ def _result(
     }
 
 
-# -- the folder ------------------------------------------------------------------------------------------------------
-
-
-class Journal:
-    """metrics.jsonl: a line for every epoch and every test, appended as they come; a line that a crash cut is dropped."""
-
-    def __init__(self, file: Path, board: _Board | None = None):
-        self.file, self.board, self.rows = file, board, self._read(file)
-        self.keys = {_key(row) for row in self.rows}
-        for row in self.rows if board is not None else ():
-            board.show(row)  # type: ignore[union-attr]
-
-    @staticmethod
-    def _read(file: Path) -> list[Row]:
-        text = file.read_bytes() if file.exists() else b""
-        whole, rows = 0, []
-        for line in text.splitlines(keepends=True):
-            try:
-                row = json.loads(line)
-            except ValueError:
-                break
-            if not line.endswith(b"\n"):
-                break
-            whole += len(line)
-            rows.append(row)
-        if whole < len(text):
-            with file.open("r+b") as stream:
-                stream.truncate(whole)
-        return rows
-
-    def has(self, kind: str, *key: Any) -> bool:
-        return (kind, *key) in self.keys
-
-    def add(self, row: Row) -> None:
-        """Append a row, once: epochs that are trained again after a crash are told again."""
-        if _key(row) in self.keys:
-            return
-        self.keys.add(_key(row))
-        self.rows.append(row)
-        new = not self.file.exists()
-        with self.file.open("ab") as stream:
-            stream.write(json.dumps(row).encode() + b"\n")
-            stream.flush()
-            os.fsync(stream.fileno())
-        if new:
-            store.on_disk(self.file.parent)
-        if self.board is not None:
-            self.board.show(row)
-
-
-def _key(row: Row) -> tuple[Any, ...]:
-    names = {"epoch": ("task", "phase", "epoch"), "test": ("after",)}[row["kind"]]
-    return (row["kind"], *(row[name] for name in names))
-
-
-class _Board:
-    """TensorBoard's log of a run, written anew from the journal whenever the run goes on."""
-
-    def __init__(self, folder: Path):
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise ConfigError('--tensorboard needs TensorBoard. Install it with: pip install "spacecl[tensorboard]"') from error
-        shutil.rmtree(folder, ignore_errors=True)
-        self.writer = SummaryWriter(str(folder))
-
-    def show(self, row: Row) -> None:
-        if row["kind"] == "epoch":
-            for name in ("loss", "accuracy", "valid_loss", "lr"):
-                self.writer.add_scalar(f"{row['task']}/{row['phase']} {name}", row[name], row["epoch"])
-        else:
-            for task, accuracy in row["accuracy"].items():
-                self.writer.add_scalar(f"test/{task}", accuracy, row["after"])
-            self.writer.add_scalar("test/mean", sum(row["accuracy"].values()) / len(row["accuracy"]), row["after"])
-            self.writer.add_scalar("size", row["size"], row["after"])
-        self.writer.flush()
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """One process at a time; a killed one leaves nothing that would keep others out."""
-    try:
-        with filelock.FileLock(folder / ".lock", timeout=0):
-            yield
-    except filelock.Timeout:
-        raise ConfigError(f"Another process is at work in {folder}. Wait for it, or give another folder with --out.") from None
-
-
-def _compare(folder: Path, config: Config) -> None:
-    """Compare the settings with those that the folder's run began with; one that never began counts for nothing."""
-    file = folder / "config.json"
-    if file.exists() and _begun(folder):
-        changed = differences(json.loads(file.read_text()), config.to_json())
-        if changed:
-            raise ConfigError(
-                f"{folder} holds a run with other settings:\n{_bullets(changed)}\n"
-                "Give another folder with --out, or go on with its own settings: spacecl run --resume --out ..."
-            )
-    known = {
-        "config.json",
-        "tasks.json",
-        "environment.json",
-        "metrics.jsonl",
-        "result.json",
-        "model",
-        "checkpoints",
-        "tensorboard",
-    }
-    strange = [path.name for path in folder.iterdir() if path.name not in known and not path.name.startswith(".")]
-    if strange and not file.exists():
-        raise ConfigError(
-            f"{folder} is not empty and holds no run ({', '.join(sorted(strange)[:3])}). Give another with --out."
-        )
-
-
-def _begun(folder: Path) -> bool:
-    """Whether anything in a run's folder was learned."""
-    return any((folder / name).exists() for name in ("metrics.jsonl", "checkpoints", "model", "result.json"))
-
-
-def _begin(folder: Path, config: Config, learner: Learner, tasks: Sequence[Task], counts: Sequence[Row]) -> None:
-    """When all is known to fit: write settings and tasks down, or compare the tasks with those that the run began with."""
-    known = [task.name for task in tasks[: len(learner.tasks)]]
-    if list(learner.tasks) != known:
-        raise StoreError(f"{folder} has learned {', '.join(learner.tasks)}, but the tasks now begin with {', '.join(known)}.")
-    found = {
-        task.name: {**count, "data": {p: fingerprint(getattr(task, p)) for p in PARTS}} for task, count in zip(tasks, counts)
-    }
-    if _begun(folder):
-        changed = differences(json.loads((folder / "tasks.json").read_text()), json.loads(json.dumps(found)))
-        if changed:
-            raise ConfigError(
-                f"The data are not those that the run in {folder} began with:\n{_bullets(changed)}\n"
-                "Give another folder with --out, or the data that it had."
-            )
-    else:
-        store.write_whole(folder / "tasks.json", json.dumps(found, indent=1).encode())
-        store.write_whole(folder / "config.json", json.dumps(config.to_json(), indent=1).encode())
-    _note_start(folder, learner)
-
-
-def _bullets(lines: Sequence[str]) -> str:
-    return "\n".join(f"  - {line}" for line in lines)
-
-
 def _check_names(config: Config, tasks: Sequence[Task]) -> None:
     """Options by task name must name tasks."""
     names = [task.name for task in tasks]
     lost = [name for name in config.options.get("task_variance", {}) if name not in names]
     if lost:
         raise ConfigError(f"options.task_variance names {', '.join(lost)}, but the tasks are {', '.join(names)}.")
-
-
-def _note_start(folder: Path, learner: Learner) -> None:
-    """Add this start to environment.json: when, with which packages, on what machine."""
-    file = folder / "environment.json"
-    starts = json.loads(file.read_text()) if file.exists() else []
-    packages = {}
-    for name in PACKAGES:
-        with suppress(PackageNotFoundError):
-            packages[name] = version(name)
-    device = learner.fabric.device
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
-    machine = {"system": platform.platform(), "processor": name, "cores": os.cpu_count(), "threads": torch.get_num_threads()}
-    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    start = {"time": now, "spacecl": __version__, "python": platform.python_version(), "packages": packages, "machine": machine}
-    store.write_whole(file, json.dumps([*starts, start | {"device": str(device)}], indent=1).encode())
-
-
-def _processor() -> str:
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-# -- parts of a run --------------------------------------------------------------------------------------------------
 
 
 def _example(task: Task) -> Tensor:
@@ -430,10 +253,6 @@ def _phases(history: Sequence[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(row["phase"] for row in history))
 
 
-def interrupted(out: object) -> str:
-    return f"Interrupted. Everything up to the last finished epoch is in {out}; the same command goes on from there."
-
-
 def table(result: Mapping[str, Any]) -> Any:
     """What a run came to, for a terminal."""
     from rich.markup import escape
@@ -462,17 +281,3 @@ def table(result: Mapping[str, Any]) -> Any:
         f"{clock(result['seconds']['total'])}."
     )
     return found
-
-
-def folder_for(config: Config) -> Path:
-    """Where a run goes when no folder is named."""
-    name = config.benchmark if "/" not in config.benchmark and os.sep not in config.benchmark else Path(config.benchmark).stem
-    return Path("runs") / f"{name}-{config.method}-{config.recipe}-seed{config.seed}"
-
-
-def settings_in(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """The settings that a folder's run began with."""
-    file = Path(folder) / "config.json"
-    if not file.exists():
-        raise ConfigError(f"{folder} holds no run to resume: there is no config.json in it.")
-    return {key: value for key, value in json.loads(file.read_text()).items() if value is not None}

@@ -20,9 +20,11 @@ from ..errors import ConfigError, DataError, SpaceWarning, users_code
 from ..images import Images, statistics, with_borders
 from ..tasks import Data as Batches
 from ..tasks import Task
+from .cache import decoded
+from .catalogue import DATASETS
 from .formats import PICTURES, Decoded, Split, decode, hidden, listed, need_pillow, pictures, set_aside
 from .presets import BENCHMARKS, Benchmark
-from .sources import DATASETS, decoded, load
+from .sources import load
 
 Data = str | os.PathLike[str] | None
 Order = str | Sequence[int]

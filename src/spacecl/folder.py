@@ -1,0 +1,135 @@
+"""The folder of a run: settings, tasks and machine written down; whose run it is; one process at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import filelock
+import torch
+
+from . import __version__, store
+from .config import Config, differences
+from .errors import ConfigError, StoreError
+from .learner import Learner
+from .tasks import Task, fingerprint
+
+PACKAGES = ("torch", "numpy", "scipy", "lightning-fabric", "safetensors", "scikit-learn", "pillow")
+PARTS = ("train", "valid", "test")
+Row = dict[str, Any]
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """One process at a time; a killed one leaves nothing that would keep others out."""
+    try:
+        with filelock.FileLock(folder / ".lock", timeout=0):
+            yield
+    except filelock.Timeout:
+        raise ConfigError(f"Another process is at work in {folder}. Wait for it, or give another folder with --out.") from None
+
+
+def compare(folder: Path, config: Config) -> None:
+    """Compare the settings with those that the folder's run began with; one that never began counts for nothing."""
+    file = folder / "config.json"
+    if file.exists() and _begun(folder):
+        changed = differences(json.loads(file.read_text()), config.to_json())
+        if changed:
+            raise ConfigError(
+                f"{folder} holds a run with other settings:\n{_bullets(changed)}\n"
+                "Give another folder with --out, or go on with its own settings: spacecl run --resume --out ..."
+            )
+    known = {
+        "config.json",
+        "tasks.json",
+        "environment.json",
+        "metrics.jsonl",
+        "result.json",
+        "model",
+        "checkpoints",
+        "tensorboard",
+    }
+    strange = [path.name for path in folder.iterdir() if path.name not in known and not path.name.startswith(".")]
+    if strange and not file.exists():
+        raise ConfigError(
+            f"{folder} is not empty and holds no run ({', '.join(sorted(strange)[:3])}). Give another with --out."
+        )
+
+
+def _begun(folder: Path) -> bool:
+    """Whether anything in a run's folder was learned."""
+    return any((folder / name).exists() for name in ("metrics.jsonl", "checkpoints", "model", "result.json"))
+
+
+def begin(folder: Path, config: Config, learner: Learner, tasks: Sequence[Task], counts: Sequence[Row]) -> None:
+    """When all is known to fit: write settings and tasks down, or compare the tasks with those that the run began with."""
+    known = [task.name for task in tasks[: len(learner.tasks)]]
+    if list(learner.tasks) != known:
+        raise StoreError(f"{folder} has learned {', '.join(learner.tasks)}, but the tasks now begin with {', '.join(known)}.")
+    found = {
+        task.name: {**count, "data": {p: fingerprint(getattr(task, p)) for p in PARTS}} for task, count in zip(tasks, counts)
+    }
+    if _begun(folder):
+        changed = differences(json.loads((folder / "tasks.json").read_text()), json.loads(json.dumps(found)))
+        if changed:
+            raise ConfigError(
+                f"The data are not those that the run in {folder} began with:\n{_bullets(changed)}\n"
+                "Give another folder with --out, or the data that it had."
+            )
+    else:
+        store.write_whole(folder / "tasks.json", json.dumps(found, indent=1).encode())
+        store.write_whole(folder / "config.json", json.dumps(config.to_json(), indent=1).encode())
+    _note_start(folder, learner)
+
+
+def _bullets(lines: Sequence[str]) -> str:
+    return "\n".join(f"  - {line}" for line in lines)
+
+
+def _note_start(folder: Path, learner: Learner) -> None:
+    """Add this start to environment.json: when, with which packages, on what machine."""
+    file = folder / "environment.json"
+    starts = json.loads(file.read_text()) if file.exists() else []
+    packages = {}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            packages[name] = version(name)
+    device = learner.fabric.device
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
+    machine = {"system": platform.platform(), "processor": name, "cores": os.cpu_count(), "threads": torch.get_num_threads()}
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    start = {"time": now, "spacecl": __version__, "python": platform.python_version(), "packages": packages, "machine": machine}
+    store.write_whole(file, json.dumps([*starts, start | {"device": str(device)}], indent=1).encode())
+
+
+def _processor() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def interrupted(out: object) -> str:
+    return f"Interrupted. Everything up to the last finished epoch is in {out}; the same command goes on from there."
+
+
+def folder_for(config: Config) -> Path:
+    """Where a run goes when no folder is named."""
+    name = config.benchmark if "/" not in config.benchmark and os.sep not in config.benchmark else Path(config.benchmark).stem
+    return Path("runs") / f"{name}-{config.method}-{config.recipe}-seed{config.seed}"
+
+
+def settings_in(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """The settings that a folder's run began with."""
+    file = Path(folder) / "config.json"
+    if not file.exists():
+        raise ConfigError(f"{folder} holds no run to resume: there is no config.json in it.")
+    return {key: value for key, value in json.loads(file.read_text()).items() if value is not None}
