@@ -76,7 +76,7 @@ def begin(folder: Path, config: Config, learner: Learner, tasks: Sequence[Task],
     found = {
         task.name: {**count, "data": {p: fingerprint(getattr(task, p)) for p in PARTS}} for task, count in zip(tasks, counts)
     }
-    if _begun(folder):
+    if _begun(folder) and (folder / "tasks.json").exists():
         changed = differences(json.loads((folder / "tasks.json").read_text()), json.loads(json.dumps(found)))
         if changed:
             raise ConfigError(
