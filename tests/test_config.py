@@ -1,9 +1,12 @@
 """Settings of a run: presets, TOML, the command line, and all faults at once."""
 
+import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -254,3 +257,13 @@ def test_only_the_datasets_of_the_tasks_asked_for_must_be_there(tmp_path):
         resolve({"benchmark": "8-datasets", "order": [3]}, str(tmp_path))
     with pytest.raises(ConfigError, match="must name tasks from 1 to 8, none twice"):
         resolve({"benchmark": "8-datasets", "order": [9]}, str(tmp_path))
+
+
+def test_the_example_of_a_settings_file_in_the_docs_is_accepted(tmp_path, monkeypatch, any_data):
+    text = (Path(__file__).parent.parent / "docs" / "runs.md").read_text()
+    (tmp_path / "run.toml").write_text(re.search(r"```toml\n(.*?)```", text, re.DOTALL)[1])
+    (tmp_path / "my_net.py").write_text("def network():\n    return None\n")
+    monkeypatch.chdir(tmp_path)
+    chosen = resolve(config.read("run.toml"))
+    assert (chosen.tasks, chosen.recipe_for(3).lr, chosen.shared) == (3, 0.01, ("stem",))
+    assert set(config.read("run.toml")) == {entry.name for entry in dataclasses.fields(config.Config)}, "every setting is shown"
