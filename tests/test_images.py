@@ -6,6 +6,7 @@ import torch
 
 from spacecl import DataError, Images, Learner, Recipe, Task
 from spacecl.images import augmented, statistics
+from spacecl.tasks import fingerprint
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (50, 3, 6, 6), dtype=np.uint8)
 LABELS = np.arange(50) % 2
@@ -111,3 +112,17 @@ def test_shifts_move_images_by_up_to_two_pixels_each_way():
 def test_none_changes_nothing():
     x = torch.randn(5, 3, 6, 6)
     assert augmented(x, "none") is x
+
+
+def test_other_pixels_labels_or_orders_of_pixels_have_another_mark():
+    given = {"mean": (9.0, 9.0, 9.0), "std": (1.0, 1.0, 1.0)}  # so that pixels do not show in them
+    changed = PIXELS.copy()
+    changed[0] ^= 1
+    marks = {
+        fingerprint(Images(PIXELS, LABELS, **given)),
+        fingerprint(Images(changed, LABELS, **given)),
+        fingerprint(Images(PIXELS, 1 - LABELS, **given)),
+        fingerprint(Images(PIXELS, LABELS, **given, order=torch.arange(108))),
+        fingerprint(Images(PIXELS, LABELS, **given, order=torch.arange(108).flip(0))),
+    }
+    assert len(marks) == 5
