@@ -155,7 +155,7 @@ def test_a_commit_never_writes_what_was_committed_before():
     after = core.commit(sevens, keep)
     assert after.digest(0) == before
     assert bool((after.tensors["0.weight"] == 7).any())
-    assert int((after.adopted == 1).sum()) == int((~core.committed).sum()) > 0
+    assert int((after.keep(1) & ~after.keep(0)).sum()) == int((~core.committed).sum()) > 0
 
 
 def test_a_later_task_may_change_all_that_no_earlier_one_reads():
@@ -213,8 +213,9 @@ def test_every_choice_learns_and_forgets_nothing(activations, selection, compens
 def test_the_first_filters_are_kept_in_order():
     core = taught(method=SPACE(variance=0.7, selection="first"))._core
     for group in core.channels.groups:
-        order = core.adopted[group.units]
-        assert torch.equal(order, order.sort().values)
+        for keep in core.keeps:
+            order = keep[group.units].long()
+            assert torch.equal(order, order.sort(descending=True).values)
 
 
 def test_a_compensated_network_stands_closer_to_the_full_one_before_retraining():

@@ -1,16 +1,16 @@
 """The core: what tasks have committed. Immutable; learning a task makes a new one, so that a failed step changes nothing.
 
-One number per unit, the task that took it, says which channels each task's network has: a task owns all units taken up
-to it, so a later network contains every earlier one. Weights are held in common, full-width, zero where no task has
-committed; norms and heads are each task's own.
+A boolean per unit and task says which channels each task's network has. Weights are held in common, full-width, zero
+where no task has committed; norms and heads are each task's own. Methods that share single weights rather than channels
+also note the task that took each weight.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -20,23 +20,24 @@ from .channels import Channels, Tensors, trace
 from .door import check
 from .errors import SpaceError
 
-FREE = 2**31 - 1  # the task of a unit that none has taken
+FREE = 255  # the task of a weight that none has taken
 
 
 @dataclass(frozen=True, eq=False)
 class Core:
-    """Committed weights, the task that took each unit, and every task's own tensors."""
+    """Committed weights, and for every task the units of its network and its own tensors."""
 
     blueprint: Blueprint
     tensors: Tensors
-    adopted: Tensor  # (units,) number of the task that took each unit, or FREE
-    own: tuple[Tensors, ...]
+    keeps: tuple[Tensor, ...] = ()  # per task (units,) booleans: the units of its network
+    own: tuple[Tensors, ...] = ()  # per task norms and head, and whatever else it shares with none
+    taken: Tensors = field(default_factory=dict)  # weight -> uint8, the task that took each element, or FREE; by default none do
+    memory: Tensors = field(default_factory=dict)  # what a method needs for later tasks, and no network
 
     @staticmethod
     def empty(blueprint: Blueprint) -> Core:
         channels, given = blueprint.channels, blueprint.tensors()
-        tensors = {name: torch.zeros_like(given[name]) for name in channels.shared}
-        return Core(blueprint, tensors, torch.full((channels.units,), FREE), ())
+        return Core(blueprint, {name: torch.zeros_like(given[name]) for name in channels.shared})
 
     @property
     def channels(self) -> Channels:
@@ -45,15 +46,31 @@ class Core:
     @property
     def committed(self) -> Tensor:
         """The units that any task has taken."""
-        return self.adopted < FREE
+        return torch.stack(self.keeps).any(0) if self.keeps else torch.zeros(self.channels.units, dtype=torch.bool)
 
     def keep(self, number: int) -> Tensor:
         """The units of a task's network."""
-        return self.adopted <= number
+        return self.keeps[number]
 
     def task_tensors(self, number: int) -> Tensors:
         """All tensors of a task's network: its positions of those in common, and its own."""
-        return self.channels.gather(self.tensors, self.keep(number)) | self.own[number]
+        own = self.own[number]
+        common = {name: tensor for name, tensor in self.tensors.items() if name not in own}
+        for name in self.taken.keys() & common.keys():
+            common[name] = torch.where(self.taken[name] <= number, common[name], torch.zeros_like(common[name]))
+        return self.channels.gather(common, self.keep(number)) | own
+
+    def used(self, name: str) -> Tensor:
+        """True at the positions of a tensor in common that any task's network has."""
+        if name in self.taken:
+            return self.taken[name] < FREE
+        found = torch.zeros(self.channels.shapes[name], dtype=torch.bool)
+        seen: list[Tensor] = []
+        for keep, own in zip(self.keeps, self.own):
+            if name not in own and not any(torch.equal(keep, other) for other in seen):
+                found |= self.channels.mask(name, keep)
+                seen.append(keep)
+        return found
 
     def network(self, number: int) -> nn.Module:
         """A task's own small network, in eval mode."""
@@ -68,14 +85,27 @@ class Core:
     def size(self) -> float:
         """The share of the full backbone's parameters that all committed networks have between them, heads left out.
 
-        Every task's norms count, each time; a full backbone has one set of them.
+        What tasks have of their own, such as norms, counts each time, but not where it is the same; a full backbone has
+        one set of norms.
         """
-        parameters = {name for name, _ in self.blueprint.module.named_parameters() if not self.channels.of_head(name)}
-        shared = [name for name in self.channels.shared if name in parameters]
-        norms = [name for name in self.channels.own if name in parameters]
-        used = self.channels.count(self.committed, shared) if self.own else 0
-        used += sum(own[name].numel() for own in self.own for name in norms)
-        return used / self.channels.count(self.channels.everything(), [*shared, *norms])
+        shapes, full = self.channels.shapes, 0
+        used = 0
+        for name, _ in self.blueprint.module.named_parameters():
+            if not self.channels.of_head(name):
+                full += math.prod(shapes[name])
+                used += int(self.used(name).sum()) if name in self.tensors else 0
+                used += sum(tensor.numel() for tensor in _distinct(own[name] for own in self.own if name in own))
+        return used / full
+
+    def storage(self) -> dict[str, int]:
+        """The bytes that are kept: weights in common, tensors of single tasks, masks, and what only later tasks need."""
+        parts: dict[str, Iterable[Tensor]] = {
+            "weights": self.tensors.values(),
+            "own": (tensor for own in self.own for tensor in own.values()),
+            "masks": [*self.keeps, *self.taken.values()],
+            "memory": self.memory.values(),
+        }
+        return {name: sum(tensor.nbytes for tensor in tensors) for name, tensors in parts.items()}
 
     def start(self, classes: int) -> Tensors:
         """Full-width tensors to begin a task with: the core's weights, and fresh ones for all that is free.
@@ -100,20 +130,26 @@ class Core:
         """The positions of shared tensors that may not change: committed ones, or with them all of a core filter's."""
         if not self.own:
             return {}
-        find = self.channels.mask if freeze == "subnet" else self.channels.rows
-        return {name: find(name, self.committed) for name in self.channels.shared}
+        if freeze == "subnet":
+            return {name: self.used(name) for name in self.tensors}
+        return {name: self.channels.rows(name, self.committed) for name in self.tensors}
 
-    def commit(self, small: Mapping[str, Tensor], keep: Tensor) -> Core:
+    def commit(self, small: Mapping[str, Tensor], keep: Tensor, takes: Mapping[str, Tensor] | None = None) -> Core:
         """A core with one task more, whose network keeps these units and has these tensors.
 
-        What was committed is never written, whatever `small` says there.
+        With `takes`, the network has of each weight in common only these positions, and what earlier tasks took. What
+        was committed is never written, whatever `small` says there.
         """
         written = self.channels.scatter({name: small[name] for name in self.tensors}, keep, self.tensors)
         fixed = self.held("subnet")
         tensors = {n: torch.where(fixed[n], self.tensors[n], t) if n in fixed else t for n, t in written.items()}
+        taken = dict(self.taken)
+        for name, mask in (takes or {}).items():
+            before = taken.get(name, torch.full_like(mask, FREE, dtype=torch.uint8))
+            taken[name] = torch.where(mask & (before == FREE), len(self.own), before).to(torch.uint8)
+            tensors[name] = torch.where(taken[name] < FREE, tensors[name], torch.zeros_like(tensors[name]))
         own = {name: small[name] for name in sorted(self.channels.own)}
-        adopted = torch.where(keep & (self.adopted == FREE), len(self.own), self.adopted)
-        return replace(self, tensors=tensors, adopted=adopted, own=(*self.own, own))
+        return replace(self, tensors=tensors, keeps=(*self.keeps, keep.clone()), own=(*self.own, own), taken=taken)
 
     def grow(self, factor: float) -> Core:
         """The same core in a network with more channels in every group; committed networks are the same to the bit."""
@@ -141,10 +177,9 @@ class Core:
         units = torch.cat([found[group.layers][: len(group.units)] for group in old.groups])  # old unit -> new unit
         kept = torch.zeros(channels.units, dtype=torch.bool)
         kept[units] = True
-        adopted = torch.full((channels.units,), FREE)
-        adopted[units] = self.adopted
+        keeps = tuple(torch.zeros_like(kept).index_put((units,), keep) for keep in self.keeps)
         tensors = channels.scatter(self.tensors, kept, {name: torch.zeros_like(given[name]) for name in self.tensors})
-        grown = replace(self, blueprint=blueprint.with_channels(channels), tensors=tensors, adopted=adopted)
+        grown = replace(self, blueprint=blueprint.with_channels(channels), tensors=tensors, keeps=keeps)
         if any(grown.digest(number) != self.digest(number) for number in range(len(self.own))):
             raise SpaceError("The network cannot grow: a committed task's weights would not stay where they are.")
         return grown
@@ -155,6 +190,14 @@ def _grown(size: int, owner: Tensor, group_of: Tensor, more: Mapping[int, float]
     owners = group_of[owner[owner >= 0]]
     extra = sum(round(int((owners == g).sum()) * (ratio - 1)) for g, ratio in more.items())
     return size + extra
+
+
+def _distinct(tensors: Iterable[Tensor]) -> list[Tensor]:
+    found: list[Tensor] = []
+    for tensor in tensors:
+        if not any(torch.equal(tensor, other) for other in found):
+            found.append(tensor)
+    return found
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from . import store
 from .blueprint import ask, rebuild, repeated, tensors_of
 from .channels import Channels
-from .checkpoint import Keeper
+from .checkpoint import Keeper, part
 from .core import Core
 from .door import admit
 from .errors import ConfigError, DataError, SpaceWarning, StoreError, TaskError
@@ -303,7 +303,10 @@ class Learner:
         needed = given.keys() - (blueprint.drawn() if core.own else set())  # what later tasks begin with
         common |= {f"given.{name}": given[name] for name in needed}
         if self.fabric.is_global_zero:
-            store.save(folder, body, {"core": common | {"adopted": core.adopted, "example": blueprint.example}, **files})
+            common |= {f"taken.{name}": tensor for name, tensor in core.taken.items()}
+            common |= {f"memory.{name}": tensor for name, tensor in core.memory.items()}
+            common |= {f"keep.{number}": keep for number, keep in enumerate(core.keeps)}
+            store.save(folder, body, {"core": common | {"example": blueprint.example}, **files})
         self.fabric.barrier()
 
     @classmethod
@@ -328,7 +331,7 @@ class Learner:
                 f"{folder} was saved with the method {name}, which is not one of spacecl's. Give it with method=..."
             )
         method = method or METHODS[name](**body["method"]["options"])
-        model = rebuild(model, {n.removeprefix("given."): t for n, t in tensors.items() if n.startswith("given.")})
+        model = rebuild(model, part(tensors, "given"))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SpaceWarning)  # said when the learner was made
             learner = cls(
@@ -354,7 +357,9 @@ class Learner:
         common = {name: tensors[f"core.{name}"] for name in core.tensors}
         own = tuple(files[f"task {number}"] for number in range(len(body["tasks"])))
         records = {record["name"]: TaskRecord.from_json(record) for record in body["tasks"]}
-        learner._state = replace(core, tensors=common, adopted=tensors["adopted"], own=own), records
+        keeps = tuple(tensors[f"keep.{number}"] for number in range(len(own)))
+        taken, memory = part(tensors, "taken"), part(tensors, "memory")
+        learner._state = replace(core, tensors=common, keeps=keeps, own=own, taken=taken, memory=memory), records
         learner.verify()
         return learner
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from .errors import StoreError
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "spacecl.json"
 TEMPORARY = ".spacecl-tmp"
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-import torch
-
 from ..channels import Channels
 from ..core import Core
 from ..record import Job, spent
@@ -33,8 +31,8 @@ class FineTune:
         found = core.blueprint.taken(module)
         own = {name: found[name] for name in sorted(channels.own)}
         tensors = {name: found[name] for name in core.tensors}
-        whole = torch.zeros_like(core.adopted)  # every unit belongs to the first task, and so to all
-        return replace(core, tensors=tensors, adopted=whole, own=(*core.own, own)), {
+        keeps = (channels.everything(),) * (len(core.own) + 1)
+        return replace(core, tensors=tensors, keeps=keeps, own=(*core.own, own)), {
             "history": tuple(history),
             "seconds": {"train": spent(history)},
         }
