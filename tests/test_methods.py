@@ -1,29 +1,48 @@
 """One conformance suite for all methods, found by themselves."""
 
+import json
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
 import pytest
 import torch
 from models import FAMILIES, tasks
 
-from spacecl import Learner, Recipe, Task
+import spacecl
+from spacecl import ConfigError, Learner, Recipe, Task, run
+from spacecl.config import resolve
+from spacecl.measure import multiply_adds
 from spacecl.methods import METHODS
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*too few samples.*", "ignore:.*finds no free channel.*")
 
-QUICK = Recipe(epochs=1, retrain_epochs=1)
+QUICK = Recipe(epochs=2, retrain_epochs=1)
 BACKBONES = ["chain", "convnet", "resnet"]
+every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+every_backbone = pytest.mark.parametrize("backbone", BACKBONES)
 
 
-def taught(method, backbone):
+def begun(method, backbone, **options):
     make, example, _ = FAMILIES[backbone]
     torch.manual_seed(0)
-    learner = Learner(make(), method(), example_input=example)
-    for number, data in enumerate(tasks(example, 3)):
+    return Learner(make(), method(**options), example_input=example), tasks(example, 3)
+
+
+def taught(method, backbone, **options):
+    learner, stream = begun(method, backbone, **options)
+    for number, data in enumerate(stream):
         learner.learn(Task(str(number), data), QUICK)
-    return learner, tasks(example, 1)[0][0]
+    return learner, stream[0][0]
 
 
-@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
-@pytest.mark.parametrize("backbone", BACKBONES)
+def test_every_method_is_exported():
+    assert all(getattr(spacecl, name) is method for name, method in METHODS.items())
+
+
+@every_method
+@every_backbone
 def test_a_method_learns_predicts_saves_and_repeats_itself(method, backbone, tmp_path):
     learner, x = taught(method, backbone)
     answers = [learner.predict(x, task) for task in learner.tasks]
@@ -32,18 +51,136 @@ def test_a_method_learns_predicts_saves_and_repeats_itself(method, backbone, tmp
     learner.save(tmp_path)
     loaded = Learner.load(tmp_path, FAMILIES[backbone][0]())
     assert all(torch.equal(loaded.logits(x, task), learner.logits(x, task)) for task in learner.tasks)
+    assert (loaded.size, loaded.storage, loaded.method) == (learner.size, learner.storage, learner.method)
     again, _ = taught(method, backbone)
     assert again.verify() == learner.verify(), "the same seed gave other bits"
+    assert again.storage == learner.storage
 
 
-@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+@every_method
+@every_backbone
+def test_a_method_goes_on_in_the_middle_to_the_same_bits(method, backbone, tmp_path):
+    """After a crash in every epoch of the third task, in a learner that was loaded from disk each time."""
+    whole, _ = taught(method, backbone)
+    learner, stream = begun(method, backbone)
+    for number, data in enumerate(stream[:2]):
+        learner.learn(Task(str(number), data), QUICK)
+    learner.save(tmp_path / "saved")
+    epochs = sum(learner.method.plan(QUICK, 2).values())
+    assert epochs >= 2
+    for crash in range(1, epochs + 1):
+        learner = Learner.load(tmp_path / "saved", FAMILIES[backbone][0]())
+        if method.needs_data:
+            for number, data in enumerate(stream[:2]):
+                learner.remember(Task(str(number), data))
+        seen = []
+
+        def stop(row, seen=seen, crash=crash):
+            seen.append(row)
+            if len(seen) == crash:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            learner.learn(Task("2", stream[2]), QUICK, checkpoint=tmp_path / "kept", on_epoch=stop)
+        assert learner.tasks == ("0", "1"), "an interrupted step changed something"
+    record = learner.learn(Task("2", stream[2]), QUICK, checkpoint=tmp_path / "kept")
+    assert learner.verify() == whole.verify()
+    assert len(record.history) == epochs
+
+
+@every_method
 def test_a_method_says_truly_whether_it_forgets(method):
-    make, example, _ = FAMILIES["convnet"]
-    learner = Learner(make(), method(), example_input=example)
-    first, second = tasks(example, 2)
+    learner, (first, second, _) = begun(method, "convnet")
     learner.learn(Task("0", first), QUICK)
     before = learner.logits(first[0], "0")
     learner.learn(Task("1", second), QUICK)
     assert torch.equal(learner.logits(first[0], "0"), before) is not method.forgets
-    if method.forgets:
-        assert learner.size == pytest.approx(1, abs=0.02)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("method", [m for m in METHODS.values() if not m.forgets], ids=lambda m: m.__name__)
+def test_methods_that_do_not_forget_hold_to_it_under_momentum_and_weight_decay(method, optimizer):
+    learner, stream = begun(method, "resnet")
+    recipe = Recipe(epochs=2, retrain_epochs=1, optimizer=optimizer, lr=0.01, weight_decay=0.1, keep="last")
+    answers = {}
+    for number, data in enumerate(stream):
+        learner.learn(Task(str(number), data), recipe)
+        answers[str(number)] = learner.logits(stream[0][0], str(number))
+        assert all(torch.equal(learner.logits(stream[0][0], task), logits) for task, logits in answers.items())
+
+
+@every_method
+@every_backbone
+def test_sizes_and_operations_are_those_of_the_networks_themselves(method, backbone):
+    """Counted here by hand, from the networks that the learner hands out."""
+    learner, _ = taught(method, backbone)
+    example, full = FAMILIES[backbone][1], learner.full()
+    head = learner._core.blueprint.head
+    networks = {task: learner.subnet(task) for task in learner.tasks}
+    for task, network in networks.items():
+        assert learner.records[task].parameters == sum(p.numel() for p in network.parameters())
+        widths = learner.records[task].widths
+        if list(widths.values()) == list(learner.widths.values()):
+            assert multiply_adds(network, example) == multiply_adds(full, example), "nothing was removed, so nothing is saved"
+        else:
+            assert multiply_adds(network, example) < multiply_adds(full, example)
+    backbone_size = sum(p.numel() for name, p in full.named_parameters() if not name.startswith(f"{head}."))
+    distinct: dict[str, list] = {}
+    for network in networks.values():
+        for name, p in network.named_parameters():
+            if not name.startswith(f"{head}.") and not any(torch.equal(p, other) for other in distinct.setdefault(name, [])):
+                distinct[name].append(p)
+    largest = sum(p.numel() for tensors in distinct.values() for p in tensors) / backbone_size
+    smallest = sum(max(int(p.count_nonzero()) for p in tensors) for tensors in distinct.values()) / backbone_size
+    assert smallest - 1e-9 <= learner.size <= largest + 1e-9
+    assert set(learner.storage) == {"weights", "own", "masks", "memory"}
+    assert learner.storage["weights"] >= 4 * (1 - 0.5) * backbone_size
+
+
+def test_what_methods_keep_beside_their_networks_is_reported():
+    kept = {name: taught(method, "chain")[0].storage for name, method in METHODS.items()}
+    weights = kept["SPACE"]["weights"]
+    assert kept["EWC"]["memory"] == 2 * weights, "an importance and an anchor for each weight"
+    assert kept["UCB"]["memory"] == weights, "a deviation for each weight"
+    assert kept["PackNet"]["masks"] > weights / 4, "a byte for each weight, and units"
+    assert kept["STL"]["own"] > 3 * weights
+    assert all(kept[name]["memory"] == 0 for name in ("SPACE", "FineTune", "LwF", "HAT", "PackNet"))
+
+
+@every_method
+def test_a_method_runs_from_the_command_line_and_comes_back_from_a_crash(method, tmp_path):
+    name = method.__name__.lower()
+    given = {"benchmark": "permuted-digits", "method": name, "tasks": 2, "limit": 20, "device": "cpu"}
+    settings = resolve(given | {"train": {"epochs": 1, "retrain_epochs": 1}})
+    result = run.run(settings, tmp_path / "whole", say=lambda text: None)
+
+    def stop(text):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run.run(settings, tmp_path / "stopped", say=stop)  # when the first task is done
+    again = run.run(settings, tmp_path / "stopped", say=lambda text: None)
+    assert [task["digest"] for task in again["tasks"]] == [task["digest"] for task in result["tasks"]]
+    assert again["accuracy_matrix"] == result["accuracy_matrix"]
+    epochs = sum(sum(task["epochs"].values()) for task in result["tasks"])
+    assert epochs == 4, "every method has the same budget"
+    assert result["forgetting"] >= 0
+
+
+@every_method
+def test_every_option_is_checked_when_it_is_given(method):
+    for option in fields(method):
+        with pytest.raises(ConfigError, match=f"{method.__name__} cannot be used like this.*{option.name}|{option.name}"):
+            method(**{option.name: "much"})
+
+
+def test_methods_learn_in_two_processes_as_one(tmp_path):
+    """All methods in two processes: both end with the same bits, and those that never forget have not."""
+    script = Path(__file__).parent / "methods_together.py"
+    done = subprocess.run([sys.executable, script, str(tmp_path)], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1))
+    assert first.keys() == METHODS.keys()
+    assert {name: found["digests"] for name, found in first.items()} == {name: f["digests"] for name, f in second.items()}
+    for name, found in first.items():
+        assert found["unchanged"] is not METHODS[name].forgets

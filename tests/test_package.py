@@ -17,6 +17,7 @@ SOURCE = ROOT / "src" / "spacecl"
 # From the bottom of the house to the top: a room imports only from rooms before it.
 ROOMS = [
     "errors",
+    "rules",
     "recipe",
     "graph",
     "owners",
@@ -38,8 +39,7 @@ ROOMS += [
     "moments",
     "spectrum",
     "compensation",
-    "methods.finetune",
-    "methods.space",
+    *(f"methods.{name}" for name in ("ewc", "finetune", "hat", "joint", "lwf", "packnet", "space", "stl", "ucb")),
     "methods",
     "learner",
     "demo",
@@ -56,6 +56,7 @@ ROOMS += [
     "journal",
     "folder",
     "run",
+    "tune",
     "cli",
     "__main__",
 ]

@@ -19,8 +19,15 @@ if TYPE_CHECKING:
     )
     from .images import Images
     from .learner import Learner, Method, compress
+    from .methods.ewc import EWC
     from .methods.finetune import FineTune
+    from .methods.hat import HAT
+    from .methods.joint import Joint
+    from .methods.lwf import LwF
+    from .methods.packnet import PackNet
     from .methods.space import SPACE
+    from .methods.stl import STL
+    from .methods.ucb import UCB
     from .recipe import Recipe
     from .record import TaskRecord
     from .tasks import Task
@@ -41,8 +48,15 @@ _ROOMS = {
     ),
     "images": ("Images",),
     "learner": ("Learner", "Method", "compress"),
+    "methods.ewc": ("EWC",),
     "methods.finetune": ("FineTune",),
+    "methods.hat": ("HAT",),
+    "methods.joint": ("Joint",),
+    "methods.lwf": ("LwF",),
+    "methods.packnet": ("PackNet",),
     "methods.space": ("SPACE",),
+    "methods.stl": ("STL",),
+    "methods.ucb": ("UCB",),
     "recipe": ("Recipe",),
     "record": ("TaskRecord",),
     "tasks": ("Task",),
@@ -50,14 +64,21 @@ _ROOMS = {
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 
 __all__ = [
+    "EWC",
+    "HAT",
     "SPACE",
+    "STL",
+    "UCB",
     "ConfigError",
     "DataError",
     "FineTune",
     "FullError",
     "Images",
+    "Joint",
     "Learner",
+    "LwF",
     "Method",
+    "PackNet",
     "Recipe",
     "SpaceError",
     "SpaceWarning",

@@ -110,14 +110,6 @@ class Channels:
             mask[:] = True
         return mask
 
-    def count(self, keep: Tensor, names: Sequence[str]) -> int:
-        """How many parameters the network that keeps these units has in these tensors."""
-        total = 0
-        for name in names:
-            sizes = [size if i is None else len(i) for size, i in zip(self.shapes[name], self.indices(name, keep))]
-            total += int(np.prod(sizes, dtype=np.int64))
-        return total
-
     def widths(self, keep: Tensor) -> dict[str, int]:
         """How many output channels each layer keeps."""
         return {layer: int(((owner < 0) | keep[owner]).sum()) for layer, owner in self.layers.items()}

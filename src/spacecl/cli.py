@@ -47,6 +47,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _demo(commands)
     _run(commands)
+    _tune(commands)
     _data(commands)
     return top
 
@@ -79,11 +80,49 @@ def _run(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     run.add_argument("benchmark", nargs="?", metavar="BENCHMARK", help="one of the above")
-    run.add_argument("--method", metavar="NAME", help="space (default) or finetune")
+    run.add_argument("--resume", action="store_true", help="go on with the run in --out, with the settings that it has")
+    _settings(run)
+    run.add_argument("--tensorboard", action="store_true", help="also log for TensorBoard, in the run's folder")
+
+
+TUNE_MORE = """\
+examples:
+  spacecl tune p-fashion --method ewc --over strength=0.1,1,10,100,1000 --limit 600
+  spacecl tune permuted-digits --method hat --over compressibility=0.1,0.5 --over train.lr=0.001,0.003
+  spacecl tune split-cifar10 --over 'variance=0.8,0.9,{conv1=0.95, "*"=0.85}'
+
+Every combination is a run of its own in the folder --out, with a tenth of the training data to judge by; test data are never
+read. tune.json there lists all of them and what was spent. The same command goes on where it was stopped.
+
+Exit codes: 0 done, 1 failed with a message or every combination diverged, 2 wrong usage, 130 interrupted."""
+
+
+def _tune(commands: Any) -> None:
+    tune = commands.add_parser(
+        "tune",
+        help="choose a method's settings on validation data",
+        description="Run a method with every combination of some values, compare them on validation data, and say which is "
+        "best and what the search has cost.",
+        epilog=TUNE_MORE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    tune.add_argument("benchmark", metavar="BENCHMARK", help="as for spacecl run")
+    tune.add_argument(
+        "--over",
+        action="append",
+        required=True,
+        metavar="KEY=V1,V2",
+        help="values to try: of an option of the method, or of train.NAME; may be given many times",
+    )
+    _settings(tune)
+
+
+def _settings(run: argparse.ArgumentParser) -> None:
+    """What a run can be told."""
+    run.add_argument("--method", metavar="NAME", help="space (default), stl, finetune, lwf, ewc, hat, packnet, ucb or joint")
     run.add_argument("--recipe", metavar="NAME", help="fast (default): a few minutes a task; paper: as published")
     run.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same result (default 0)")
     run.add_argument("--out", metavar="DIR", help="folder of the run (default: runs/ and a name made from the settings)")
-    run.add_argument("--resume", action="store_true", help="go on with the run in --out, with the settings that it has")
     run.add_argument("--data", metavar="DIR", help="folder with datasets (default: $SPACECL_DATA, else they are downloaded)")
     run.add_argument("--tasks", type=int, metavar="N", help="only the first N tasks")
     run.add_argument("--limit", type=int, metavar="N", help="only N images of each class")
@@ -97,7 +136,6 @@ def _run(commands: Any) -> None:
     run.add_argument("--device", metavar="NAME", help="auto (default), cpu, cuda or mps")
     run.add_argument("--config", metavar="FILE", help="settings in TOML")
     run.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any setting; may be given many times")
-    run.add_argument("--tensorboard", action="store_true", help="also log for TensorBoard, in the run's folder")
     run.add_argument("--quiet", action="store_true", help="no progress bars")
 
 
@@ -120,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; errors made for users are shown as text, without a traceback."""
     options = parser().parse_args(arguments)
     try:
-        return {"demo": _do_demo, "run": _do_run, "data": _do_data}[options.command](options)
+        return {"demo": _do_demo, "run": _do_run, "tune": _do_tune, "data": _do_data}[options.command](options)
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return 130
@@ -140,10 +178,10 @@ def _do_demo(options: argparse.Namespace) -> int:
     return 0
 
 
-def _do_run(options: argparse.Namespace) -> int:
-    from . import config, folder, run
+def _given_settings(options: argparse.Namespace) -> dict[str, Any]:
+    """What a user has set for a run: the folder's own settings, if it is to be resumed, then a file, then the command line."""
+    from . import config, folder
 
-    _show_warnings_as_text()
     flags = {
         key: getattr(options, key) for key in ("benchmark", "method", "recipe", "seed", "tasks", "limit", "model", "device")
     }
@@ -151,12 +189,40 @@ def _do_run(options: argparse.Namespace) -> int:
         flags["order"] = config.assigned([f"order={_listed(options.order)}"])["order"]
     train = {key: getattr(options, key) for key in ("epochs", "retrain_epochs", "batch_size", "lr")}
     tables = {"train": _given(train), "options": _given({"variance": options.variance})}
-    given = config.merged(
-        folder.settings_in(options.out) if options.resume and options.out else {},
+    return config.merged(
+        folder.settings_in(options.out) if getattr(options, "resume", False) and options.out else {},
         config.read(options.config) if options.config else {},
         _given(flags) | {name: table for name, table in tables.items() if table},
         config.assigned(options.set),
     )
+
+
+def _do_tune(options: argparse.Namespace) -> int:
+    from . import folder, tune
+
+    _show_warnings_as_text()
+    given, over = _given_settings(options), tune.choices(options.over)
+    out = options.out or f"runs/tune-{folder.short_name(given['benchmark'])}-{given.get('method', 'space')}"
+    say = lambda text: print(text, flush=True)  # noqa: E731
+    try:
+        found = tune.tune(given, over, out, data=options.data, progress=False if options.quiet else None, say=say)
+    except KeyboardInterrupt:
+        print(f"\n{folder.interrupted(out)}", file=sys.stderr)
+        return 130
+    _console().print(tune.table(found))
+    if found["best"] is None:
+        print("spacecl: every combination diverged. Try a lower learning rate: --lr ...", file=sys.stderr)
+        return 1
+    best = " ".join(f"--set '{key}={tune.as_toml(value)}'" for key, value in found["best"].items())
+    print(f"{out}/tune.json has all of it. To use the best: spacecl run {given['benchmark']} --method {found['method']} {best}")
+    return 0
+
+
+def _do_run(options: argparse.Namespace) -> int:
+    from . import config, folder, run
+
+    _show_warnings_as_text()
+    given = _given_settings(options)
     if options.resume and not options.out:
         raise config.ConfigError("--resume goes on with the run in a folder; say which with --out DIR.")
     if "benchmark" not in given:

@@ -8,7 +8,7 @@ import json
 import runpy
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,17 +49,21 @@ class Config:
     train: Mapping[str, Any] = field(default_factory=dict)
     later: tuple[Mapping[str, Any], ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
+    judge: str = "test"  # which data accuracy is measured on; "valid" leaves the test data alone
 
     def to_json(self) -> dict[str, Any]:
         return json.loads(json.dumps(asdict(self)))
 
     def recipe_for(self, number: int) -> Recipe:
-        """How to train a task, numbered from 1."""
+        """How to train a task, numbered from 1. A method that does not retrain has those epochs for its training."""
         values = dict(self.train)
         for change in self.later:
             if number >= change["from"]:
                 values |= {name: value for name, value in change.items() if name != "from"}
-        return Recipe(**values)
+        recipe = Recipe(**values)
+        if "retrain" in self.make_method().plan(recipe, number - 1):
+            return recipe
+        return replace(recipe, epochs=recipe.epochs + recipe.for_retraining().epochs)
 
     def make_method(self) -> Method:
         return methods()[self.method](**self.options)
@@ -152,6 +156,7 @@ def resolve(given: Mapping[str, Any], data: str | None = None) -> Config:
                 f"{key} = {value!r} must be a whole number, at least {least}{' and below 2**40' if key == 'seed' else ''}"
             )
     _one_of(wrong, "device", given.get("device", "auto"), DEVICES)
+    _one_of(wrong, "judge", given.get("judge", "test"), ("test", "valid"))
     device = given.get("device", "auto")
     if (device == "cuda" and not torch.cuda.is_available()) or (device == "mps" and not torch.backends.mps.is_available()):
         wrong.append(f"device = {device!r} is not to be had here; leave it out, or give cpu")
@@ -189,7 +194,9 @@ def resolve(given: Mapping[str, Any], data: str | None = None) -> Config:
     if wrong:
         lines = "\n".join(f"  - {line if line[-1] in '.?' else f'{line}.'}" for line in wrong)
         raise ConfigError(f"This run cannot be started, for {len(wrong)} reason{'s' if len(wrong) > 1 else ''}:\n{lines}")
-    plain = {key: given[key] for key in ("seed", "tasks", "limit", "image_size", "device") if given.get(key) is not None}
+    plain = {
+        key: given[key] for key in ("seed", "tasks", "limit", "image_size", "device", "judge") if given.get(key) is not None
+    }
     if "tasks" not in plain and kind.tasks:
         plain["tasks"] = len(order) if isinstance(order, tuple) else kind.tasks
     if name not in BENCHMARKS:

@@ -31,7 +31,9 @@ class Core:
     tensors: Tensors
     keeps: tuple[Tensor, ...] = ()  # per task (units,) booleans: the units of its network
     own: tuple[Tensors, ...] = ()  # per task norms and head, and whatever else it shares with none
-    taken: Tensors = field(default_factory=dict)  # weight -> uint8, the task that took each element, or FREE; by default none do
+    taken: Tensors = field(
+        default_factory=dict
+    )  # weight -> uint8, the task that took each element, or FREE; by default none do
     memory: Tensors = field(default_factory=dict)  # what a method needs for later tasks, and no network
 
     @staticmethod
@@ -150,6 +152,32 @@ class Core:
             tensors[name] = torch.where(taken[name] < FREE, tensors[name], torch.zeros_like(tensors[name]))
         own = {name: small[name] for name in sorted(self.channels.own)}
         return replace(self, tensors=tensors, keeps=(*self.keeps, keep.clone()), own=(*self.own, own), taken=taken)
+
+    @property
+    def classes(self) -> tuple[int, ...]:
+        """How many classes each task has."""
+        return tuple(len(own[f"{self.blueprint.head}.weight"]) for own in self.own)
+
+    def joined_heads(self) -> Tensors:
+        """The heads of all tasks as one, with the classes of all."""
+        names = [name for name in self.channels.own if self.channels.of_head(name)]
+        return {name: torch.cat([own[name] for own in self.own]) for name in names}
+
+    def rewrite(self, whole: Mapping[str, Tensor], together: bool = False) -> Core:
+        """A core with one task more in which all networks have these whole weights: earlier ones' answers change.
+
+        Norms and heads of earlier tasks stay, or, with `together`, `whole` has norms for all tasks and one head with the
+        classes of all.
+        """
+        own = {name: whole[name] for name in sorted(self.channels.own)}
+        every: tuple[Tensors, ...] = (*self.own, own)
+        if together:
+            head = {name for name in own if self.channels.of_head(name)}
+            sizes = [*self.classes, len(own[f"{self.blueprint.head}.weight"]) - sum(self.classes)]
+            rows = [{name: own[name].split(sizes)[number].clone() for name in head} for number in range(len(sizes))]
+            every = tuple({name: row[name] if name in head else tensor for name, tensor in own.items()} for row in rows)
+        keeps = (self.channels.everything(),) * len(every)
+        return replace(self, tensors={name: whole[name] for name in self.tensors}, keeps=keeps, own=every)
 
     def grow(self, factor: float) -> Core:
         """The same core in a network with more channels in every group; committed networks are the same to the bit."""

@@ -123,8 +123,11 @@ def interrupted(out: object) -> str:
 
 def folder_for(config: Config) -> Path:
     """Where a run goes when no folder is named."""
-    name = config.benchmark if "/" not in config.benchmark and os.sep not in config.benchmark else Path(config.benchmark).stem
-    return Path("runs") / f"{name}-{config.method}-{config.recipe}-seed{config.seed}"
+    return Path("runs") / f"{short_name(config.benchmark)}-{config.method}-{config.recipe}-seed{config.seed}"
+
+
+def short_name(benchmark: str) -> str:
+    return benchmark if "/" not in benchmark and os.sep not in benchmark else Path(benchmark).stem
 
 
 def settings_in(folder: str | os.PathLike[str]) -> dict[str, Any]:

@@ -38,10 +38,13 @@ class Method(Protocol):
     """What a continual-learning method is: hyperparameters, a check, and a way to learn one task more."""
 
     forgets: ClassVar[bool]  # whether learning a task may change the networks of earlier ones
-    phases: ClassVar[tuple[str, ...]]  # that learning a task goes through, for those who plan
+    needs_data: ClassVar[bool]  # whether the data of earlier tasks are needed to learn one more
 
     def check(self, channels: Channels) -> None:
         """Raise ConfigError if these hyperparameters do not fit the model."""
+
+    def plan(self, recipe: Recipe, number: int) -> dict[str, int]:
+        """The epochs of every phase of learning a task when so many have been learned before it."""
 
     def learn(self, core: Core, job: Job) -> tuple[Core, dict[str, Any]]:
         """Return the core with the task committed, and fields of its TaskRecord. The core given is never changed."""
@@ -83,6 +86,7 @@ class Learner:
         self._method.check(core.channels)
         self._state: tuple[Core, dict[str, TaskRecord]] = core, {}  # one value, so that it changes in one step or not at all
         self._networks: dict[str, nn.Module] = {}
+        self._data: dict[str, tuple[Data, Data]] = {}  # of learned tasks, for a method that needs them
         self._fabric = fabric
         self.seed, self.progress = int(seed) % 2**40, progress
 
@@ -122,6 +126,11 @@ class Learner:
     def size(self) -> float:
         """The share of the full backbone's parameters in use by all tasks together, heads left out."""
         return self._core.size()
+
+    @property
+    def storage(self) -> dict[str, int]:
+        """The bytes that are kept: weights in common, tensors of single tasks, masks, and what only later tasks need."""
+        return self._core.storage()
 
     @property
     def widths(self) -> dict[str, int]:
@@ -173,8 +182,9 @@ class Learner:
             raise DataError(f"learn() takes a Task, such as Task('name', (x, y)); got a {type(task).__name__}.")
         if task.name in self._records:
             raise TaskError(f"A task named {task.name!r} has been learned already. Give this one another name.")
+        self._check_data()
         number = len(self._records)
-        seed = 1_000_003 * self.seed + 1009 * number
+        seed = task_seed(self.seed, number)
         recipe = recipe or Recipe()
         trainer = Trainer(self.fabric, recipe, seed, f"{task.name}:", self.progress, on_epoch=on_epoch)
         with seeded(seed):
@@ -183,7 +193,8 @@ class Learner:
             if checkpoint is not None:
                 data = {"examples": [len(train), len(valid)], "classes": classes}
                 trainer = replace(trainer, keeper=self._keeper(Path(checkpoint), task.name, recipe, data))
-            core, found = learn(self._core, Job(task.name, train, valid, classes, trainer))
+            before = tuple(self._data[name] for name in self._records) if self._method.needs_data else ()
+            core, found = learn(self._core, Job(task.name, train, valid, classes, trainer, before))
             network = core.network(number).to(self.fabric.device)
             accuracy = evaluate(network, valid, self.fabric)
         record = TaskRecord(
@@ -203,7 +214,25 @@ class Learner:
             self._networks = {}
         self._state = core, records
         self._networks[task.name] = network
+        if self._method.needs_data:
+            self._data[task.name] = train, valid
         return records[task.name]
+
+    def remember(self, task: Task) -> None:
+        """Give the data of a learned task again, for a method that needs them, to a learner that was loaded."""
+        number = self._number(task.name)
+        seed = task_seed(self.seed, number)
+        with seeded(seed):
+            train, valid, _ = prepare(task, self._core.blueprint.example, torch.Generator().manual_seed(seed))
+        self._data[task.name] = train, valid
+
+    def _check_data(self) -> None:
+        lost = [repr(name) for name in self._records if name not in self._data]
+        if lost and self._method.needs_data:
+            raise TaskError(
+                f"{type(self._method).__name__} trains on the data of all tasks; those of {', '.join(lost)} are not at hand. "
+                "Give them again with learner.remember(Task(...))."
+            )
 
     def _keeper(self, folder: Path, task: str, recipe: Recipe, data: Mapping[str, Any]) -> Keeper:
         """Checkpoints that know what they belong to: the task, how it is learned, and what was learned before."""
@@ -401,6 +430,11 @@ def compress(
     classes = len(given[f"{learner._core.blueprint.head}.weight"])
     record = learner._commit(Task("model", data, valid, classes), recipe, narrow)
     return learner.subnet("model"), record
+
+
+def task_seed(seed: int, number: int) -> int:
+    """The seed of a task, by its number: of what is set aside for validation, and of training."""
+    return 1_000_003 * seed + 1009 * number
 
 
 def _described(model: nn.Module) -> dict[str, str]:

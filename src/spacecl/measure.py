@@ -36,6 +36,17 @@ def backward_transfer(matrix: Matrix) -> float:
     return sum(changes[:-1]) / max(1, len(changes) - 1)
 
 
+def forgetting(matrix: Matrix) -> float:
+    """How far tasks have fallen from the best they ever were, on average over all but the last.
+
+    >>> round(forgetting([[0.9, None, None], [0.95, 0.8, None], [0.7, 0.8, 0.8]]), 3)
+    0.125
+    """
+    columns = list(zip(*matrix))[:-1]
+    falls = [max(v for v in column if v is not None) - (column[-1] or 0.0) for column in columns]
+    return sum(falls) / max(1, len(falls))
+
+
 def multiply_adds(module: nn.Module, example: Tensor) -> int:
     """Multiplications, each with its addition, that a network needs for one example.
 

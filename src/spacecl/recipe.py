@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from numbers import Integral, Real
-from typing import Any
 
 from .errors import ConfigError
+from .rules import Rule, faults, number, one_of, whole
 
 OPTIMIZERS = ("sgd", "adam", "adamw")
 SCHEDULES = ("one-cycle", "cosine", "steps", "plateau", "constant")
@@ -41,14 +39,9 @@ class Recipe:
     retrain_milestones: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        wrong = []
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value is None and field.default is None:
-                continue
-            good, what = _RULES[field.name.removeprefix("retrain_")]
-            if not good(value):
-                wrong.append(f"{field.name}={value!r} must be {what}")
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        given = {name: value for name, value in given.items() if value is not None or not name.startswith("retrain_")}
+        wrong = faults(given, {name: _RULES[name.removeprefix("retrain_")] for name in given})
         if wrong:
             raise ConfigError(f"This recipe cannot be used: {'; '.join(wrong)}.")
         for name in ("milestones", "retrain_milestones"):
@@ -62,33 +55,18 @@ class Recipe:
         return replace(self, **{name: value for name, value in own.items() if value is not None})
 
 
-def _whole(least: int) -> tuple[Callable[[Any], bool], str]:
-    return (
-        lambda v: isinstance(v, Integral) and not isinstance(v, bool) and int(v) >= least,
-        f"a whole number, at least {least}",
-    )
-
-
-def _number(good: Callable[[Any], bool], what: str) -> tuple[Callable[[Any], bool], str]:
-    return lambda v: isinstance(v, Real) and not isinstance(v, bool) and bool(good(v)), f"a number {what}"
-
-
-def _one_of(names: tuple[str, ...]) -> tuple[Callable[[Any], bool], str]:
-    return lambda v: v in names, f"one of {', '.join(names)}"
-
-
-_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "epochs": _whole(0),
-    "batch_size": _whole(1),
-    "optimizer": _one_of(OPTIMIZERS),
-    "lr": _number(lambda v: v > 0, "above 0"),
-    "momentum": _number(lambda v: 0 <= v < 1, "in [0, 1)"),
-    "weight_decay": _number(lambda v: v >= 0, "at least 0"),
-    "schedule": _one_of(SCHEDULES),
-    "milestones": (lambda v: isinstance(v, (tuple, list)) and all(_whole(1)[0](e) for e in v), "a list of epochs, from 1"),
-    "decay": _number(lambda v: v > 1, "above 1"),
-    "patience": _whole(1),
-    "stop_lr": _number(lambda v: v >= 0, "at least 0"),
-    "augment": _one_of(AUGMENTATIONS),
-    "keep": _one_of(("best", "last")),
+_RULES: dict[str, Rule] = {
+    "epochs": whole(0),
+    "batch_size": whole(1),
+    "optimizer": one_of(OPTIMIZERS),
+    "lr": number(lambda v: v > 0, "above 0"),
+    "momentum": number(lambda v: 0 <= v < 1, "in [0, 1)"),
+    "weight_decay": number(lambda v: v >= 0, "at least 0"),
+    "schedule": one_of(SCHEDULES),
+    "milestones": (lambda v: isinstance(v, (tuple, list)) and all(whole(1)[0](e) for e in v), "a list of epochs, from 1"),
+    "decay": number(lambda v: v > 1, "above 1"),
+    "patience": whole(1),
+    "stop_lr": number(lambda v: v >= 0, "at least 0"),
+    "augment": one_of(AUGMENTATIONS),
+    "keep": one_of(("best", "last")),
 }

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from .tasks import Data
 from .training import Trainer
@@ -19,6 +22,19 @@ class Job:
     valid: Data
     classes: int
     trainer: Trainer
+    before: tuple[tuple[Data, Data], ...] = ()  # training and validation data of earlier tasks, for methods that need them
+
+    def examples(self, count: int) -> Iterator[Tensor]:
+        """Inputs of random training examples in batches, this process's share of them."""
+        order = torch.Generator().manual_seed(self.trainer.seed + 1)
+        fabric, seen = self.trainer.fabric, 0
+        for x, _ in self.train.batches(100, order):
+            part = x[: count - seen][fabric.global_rank :: fabric.world_size]
+            if len(part):
+                yield self.train.finish(part.to(fabric.device))
+            seen += len(x)
+            if seen >= count:
+                return
 
 
 @dataclass(frozen=True)
@@ -51,6 +67,9 @@ class TaskRecord:
         return TaskRecord(**{**values, **fixed, "full": tuple(values["full"]), "history": tuple(values["history"])})
 
 
-def spent(history: Iterable[Mapping[str, Any]]) -> float:
-    """The seconds that epochs took, whichever process trained them."""
-    return sum(row["seconds"] for row in history)
+def told(history: Iterable[Mapping[str, Any]], **seconds: float) -> dict[str, Any]:
+    """Epochs as fields of a TaskRecord: the rows, and the seconds of every phase, whichever process trained them."""
+    rows, spent = tuple(history), dict(seconds)
+    for row in rows:
+        spent[row["phase"]] = spent.get(row["phase"], 0.0) + row["seconds"]
+    return {"history": rows, "seconds": spent}

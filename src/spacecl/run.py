@@ -20,10 +20,10 @@ from .config import Config
 from .errors import ConfigError, StoreError
 from .folder import alone, begin, compare
 from .journal import Board, Journal
-from .learner import Learner, seeded
-from .measure import average_accuracy, backward_transfer, multiply_adds
+from .learner import Learner, seeded, task_seed
+from .measure import average_accuracy, backward_transfer, forgetting, multiply_adds
 from .progress import Overview, clock, wanted
-from .tasks import Data, Task, check_whole
+from .tasks import Data, Task, check_whole, prepare
 
 SCHEMA = 1  # of result.json; docs/runs.md describes it
 Row = dict[str, Any]
@@ -67,6 +67,8 @@ def run(
                 image_size=config.image_size,
             )
             example = _example(tasks[0])
+            if config.judge == "valid":
+                tasks = [_without_test(task, example, task_seed(config.seed, n)) for n, task in enumerate(tasks)]
             counts = [check_whole(task, example) for task in tasks]
         _check_names(config, tasks)
         learner = _learner(config, folder, example, counts[0]["classes"])
@@ -76,6 +78,8 @@ def run(
             say(f"Going on after {len(learner.tasks)} of {len(tasks)} tasks.")
         if wanted(progress):
             learner.progress = Overview(*_plan(config, learner, tasks, journal))
+        for task in tasks[: len(learner.tasks)] if learner.method.needs_data else ():
+            learner.remember(task)
         _mend(learner, tasks, journal)
         for number, task in enumerate(tasks, 1):
             if task.name not in learner.tasks:
@@ -175,8 +179,10 @@ def _result(
         "config": config.to_json(),
         "average_accuracy": average_accuracy(matrix),
         "backward_transfer": backward_transfer(matrix),
+        "forgetting": forgetting(matrix),
         "accuracy_matrix": matrix,
         "size": learner.size,
+        "storage": learner.storage,
         "network": {
             "widths": learner.widths,
             "parameters": sum(parameter.numel() for parameter in full.parameters()),
@@ -185,6 +191,12 @@ def _result(
         "tasks": listed,
         "seconds": {**seconds, "total": sum(seconds.values())},
     }
+
+
+def _without_test(task: Task, example: Tensor, seed: int) -> Task:
+    """The same task with its validation data, those that learning would set aside, in place of the test data."""
+    train, valid, classes = prepare(task, example, torch.Generator().manual_seed(seed))
+    return Task(task.name, train.source, valid.source, task.class_names or classes, test=valid.source)
 
 
 def _check_names(config: Config, tasks: Sequence[Task]) -> None:
@@ -226,16 +238,19 @@ def _plan(config: Config, learner: Learner, tasks: Sequence[Task], journal: Jour
     """The steps of every phase to come, and the seconds that a step took in each kind of phase when it was last seen."""
     plan: dict[str, int] = {}
     pace: dict[str, float] = {}
+    before = 0
     for number, task in enumerate(tasks, 1):
         recipe, data = config.recipe_for(number), Data(task.train, task.name)
         share = 0.9 if task.valid is None else 1.0
         steps = data.steps(recipe.batch_size) if data.loader is not None else math.ceil(share * len(data) / recipe.batch_size)
+        if learner.method.needs_data:
+            before = steps = before + steps
         for row in journal.rows:
             if row["kind"] == "epoch" and row["task"] == task.name:
                 pace[row["phase"]] = row["seconds"] / steps
         if task.name not in learner.tasks:
-            epochs = {"train": recipe.epochs, "retrain": recipe.for_retraining().epochs}
-            plan |= {f"{task.name}: {phase}": epochs[phase] * steps for phase in learner.method.phases}
+            epochs = learner.method.plan(recipe, number - 1)
+            plan |= {f"{task.name}: {phase}": count * steps for phase, count in epochs.items()}
     return plan, pace
 
 

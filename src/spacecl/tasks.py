@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -55,6 +55,18 @@ class Task:
         return int(self.classes) if isinstance(self.classes, Integral) else len(self.classes)  # type: ignore[arg-type]
 
 
+class Batches(Protocol):
+    """What can be trained on: examples in batches, again and again."""
+
+    def batches(self, size: int, order: torch.Generator | None = None) -> Iterator[Batch]: ...
+
+    def finish(self, x: Tensor) -> Tensor: ...
+
+    def steps(self, size: int) -> int: ...
+
+    def generators(self) -> list[torch.Generator]: ...
+
+
 class Data:
     """A task's examples as batches: tensors and images are indexed, datasets and loaders are read through a DataLoader."""
 
@@ -90,6 +102,12 @@ class Data:
             raise DataError(f"{self.what}: a dataset without a length cannot be used. Give one that can be indexed.")
         return len(source)  # type: ignore[arg-type]
 
+    @property
+    def source(self) -> Source:
+        """The examples in a form that tasks take."""
+        found = next(s for s in (self.tensors, self.images, self.loader, self.dataset) if s is not None)
+        return found
+
     def batches(self, size: int, order: torch.Generator | None = None) -> Iterator[Batch]:
         """All examples in batches, shuffled by `order` if given; a loader keeps its own batches and order.
 
@@ -102,16 +120,21 @@ class Data:
         if not count:
             return
         indices = torch.arange(count) if order is None else torch.randperm(count, generator=order)
-        if self.images is not None:
-            for part in indices.split(size):
-                yield self.images.batch(part)
-        elif self.tensors is not None:
-            x, y = self.tensors
-            for part in indices.split(size):
-                yield (x[part], y[part]) if order is not None else (x[part[0] : part[-1] + 1], y[part[0] : part[-1] + 1])
-        else:
-            assert self.dataset is not None
+        if self.dataset is not None:
             yield from DataLoader(Subset(self.dataset, indices.tolist()), batch_size=size)
+        elif self.tensors is not None and order is None:
+            yield from zip(*(tensor.split(size) for tensor in self.tensors))
+        else:
+            yield from (self.rows(part) for part in indices.split(size))
+
+    def rows(self, indices: Tensor) -> Batch:
+        """Some examples, by number; not to be had from a loader."""
+        if self.images is not None:
+            return self.images.batch(indices)
+        if self.tensors is not None:
+            return self.tensors[0][indices], self.tensors[1][indices]
+        assert self.dataset is not None
+        return next(iter(DataLoader(Subset(self.dataset, indices.tolist()), batch_size=len(indices))))
 
     def finish(self, x: Tensor) -> Tensor:
         """A batch's inputs as the network reads them."""

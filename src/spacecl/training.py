@@ -19,7 +19,7 @@ from .images import augmented
 from .processes import shards, summed
 from .progress import Progress, track
 from .recipe import Recipe
-from .tasks import Data
+from .tasks import Batches, Data
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -44,7 +44,7 @@ class Trainer:
     def fit(
         self,
         module: nn.Module,
-        train: Data,
+        train: Batches,
         valid: Data,
         *,
         phase: str = "train",
@@ -52,12 +52,14 @@ class Trainer:
         loss: Loss | None = None,
         before_step: Hook | None = None,
         after_step: Hook | None = None,
+        validate: Callable[[nn.Module], tuple[float, float]] | None = None,
     ) -> list[Row]:
         """Train a module in place and return a row per epoch.
 
         `loss(module, x, y)` is cross-entropy by default. `before_step` runs when gradients are there, `after_step` when
-        the optimiser has changed the parameters; both get the module. With a keeper, every finished epoch is kept, and
-        the same call in another process goes on after the last one, to the same bits.
+        the optimiser has changed the parameters; both get the module. `validate` gives accuracy and loss that choose the
+        epoch, by default those on `valid`. With a keeper, every finished epoch is kept, and the same call in another
+        process goes on after the last one, to the same bits.
         """
         recipe = recipe or self.recipe
         fabric, steps = self.fabric, train.steps(recipe.batch_size)
@@ -105,7 +107,7 @@ class Trainer:
                         "Nothing was committed; the learner is as it was. "
                         f"Lower the learning rate (lr={recipe.lr}) or check the scale of the inputs."
                     )
-                accuracy, error = score(module, valid, fabric, recipe.batch_size)
+                accuracy, error = validate(module) if validate else score(module, valid, fabric)
                 rate = optimizer.param_groups[0]["lr"]
                 if recipe.schedule == "plateau":
                     state.schedule.step(error)  # type: ignore[call-arg,arg-type]
@@ -226,20 +228,23 @@ def cross_entropy(module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(module(x), y)
 
 
-def evaluate(module: nn.Module, data: Data, fabric: Fabric, batch_size: int = 256) -> float:
+def evaluate(module: nn.Module, data: Data, fabric: Fabric) -> float:
     """The share of examples that a module labels rightly, in eval mode."""
-    return score(module, data, fabric, batch_size)[0]
+    return score(module, data, fabric)[0]
 
 
 @torch.no_grad()
-def score(module: nn.Module, data: Data, fabric: Fabric, batch_size: int = 256) -> tuple[float, float]:
-    """The share of examples that a module labels rightly and its mean cross-entropy, in eval mode."""
+def score(module: nn.Module, data: Data, fabric: Fabric, classes: slice = slice(None)) -> tuple[float, float]:
+    """The share of examples that a module labels rightly and its mean cross-entropy, in eval mode.
+
+    `classes` are those of the module's classes that the labels number, if not all.
+    """
     training = module.training
     module.eval()
     sums = torch.zeros(3, dtype=torch.float64)
-    for number, (x, y) in enumerate(data.batches(max(batch_size, 256))):
+    for number, (x, y) in enumerate(data.batches(256)):
         if number % fabric.world_size == fabric.global_rank:
-            logits = ask(module, data.finish(x.to(fabric.device))).float()
+            logits = ask(module, data.finish(x.to(fabric.device)))[:, classes].float()
             y = y.to(logits.device, torch.int64)
             hits, errors = (logits.argmax(1) == y).sum(), F.cross_entropy(logits, y, reduction="sum")
             sums += torch.stack(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..channels import Channels
 from ..core import Core
-from ..record import Job, spent
+from ..recipe import Recipe
+from ..record import Job, told
 
 
 @dataclass(frozen=True)
@@ -19,20 +20,15 @@ class FineTune:
     """
 
     forgets: ClassVar[bool] = True
-    phases: ClassVar[tuple[str, ...]] = ("train",)
+    needs_data: ClassVar[bool] = False
 
     def check(self, channels: Channels) -> None:
         pass
 
+    def plan(self, recipe: Recipe, number: int) -> dict[str, int]:
+        return {"train": recipe.epochs}
+
     def learn(self, core: Core, job: Job) -> tuple[Core, dict[str, Any]]:
-        channels = core.channels
         module = core.blueprint.build(core.start(job.classes))
         history = job.trainer.fit(module, job.train, job.valid)
-        found = core.blueprint.taken(module)
-        own = {name: found[name] for name in sorted(channels.own)}
-        tensors = {name: found[name] for name in core.tensors}
-        keeps = (channels.everything(),) * (len(core.own) + 1)
-        return replace(core, tensors=tensors, keeps=keeps, own=(*core.own, own)), {
-            "history": tuple(history),
-            "seconds": {"train": spent(history)},
-        }
+        return core.rewrite(core.blueprint.taken(module)), told(history)

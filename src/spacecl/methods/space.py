@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any, ClassVar
@@ -18,7 +18,8 @@ from ..core import Core
 from ..errors import ConfigError, FullError, SpaceWarning, TrainingError
 from ..graph import matches
 from ..moments import Moments, collect
-from ..record import Job, spent
+from ..recipe import Recipe
+from ..record import Job, told
 from ..spectrum import analyse, pivot
 from ..training import hold
 
@@ -56,7 +57,7 @@ class SPACE:
     growth: float = 1.5  # by which factor every layer gets more channels when the network grows
 
     forgets: ClassVar[bool] = False
-    phases: ClassVar[tuple[str, ...]] = ("train", "retrain")
+    needs_data: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.task_variance, Mapping):
@@ -115,6 +116,9 @@ class SPACE:
         if wrong:
             raise ConfigError(f"{'; '.join(wrong)}. The layers are: {', '.join(channels.layers)}.")
 
+    def plan(self, recipe: Recipe, number: int) -> dict[str, int]:
+        return {"train": recipe.epochs, "retrain": recipe.for_retraining().epochs}
+
     def learn(self, core: Core, job: Job) -> tuple[Core, dict[str, Any]]:
         """Train with the core held, measure what is new, keep that much, retrain, commit (algorithm 1)."""
         full = core.channels.full(core.committed)
@@ -123,8 +127,7 @@ class SPACE:
         held = core.held(self.freeze)
         history = job.trainer.fit(module, job.train, job.valid, phase="train", after_step=hold(module, held))
         core, found = self.compress(core, module, job)
-        found["history"] = (*history, *found["history"])
-        found["seconds"] = {"train": spent(history), **found["seconds"]}
+        found |= told([*history, *found["history"]], analyse=found["seconds"]["analyse"])
         grown = bool(full) and self.on_full == "grow"
         return core, found | {"full": tuple(full), "grown": grown}
 
@@ -143,7 +146,7 @@ class SPACE:
         recipe = job.trainer.recipe.for_retraining()
         history = job.trainer.fit(small, job.train, job.valid, phase="retrain", recipe=recipe, after_step=hold(small, narrow))
         done = core.commit(core.blueprint.taken(small), keep)
-        return done, found | {"history": tuple(history), "seconds": {"analyse": analysed, "retrain": spent(history)}}
+        return done, found | told(history, analyse=analysed)
 
     def _make_room(self, core: Core, job: Job, full: list[str]) -> Core:
         if not full:
@@ -172,7 +175,7 @@ class SPACE:
     def _measure(self, channels: Channels, module: nn.Module, job: Job) -> dict[Place, Moments]:
         wanted = [place for group in channels.groups for place, _ in self._watched(channels, group)]
         places = list(dict.fromkeys([*wanted, *(channels.readings if self.compensate else ())]))
-        moments = collect(module, places, _examples(job, self.samples or _enough(places)), job.trainer.fabric)
+        moments = collect(module, places, job.examples(self.samples or _enough(places)), job.trainer.fabric)
         broken = [place.layer for place, found in moments.items() if not bool(torch.isfinite(found.covariance).all())]
         if broken:
             raise TrainingError(
@@ -238,16 +241,3 @@ def _plain(variance: Variance) -> Variance:
 def _enough(places: list[Place]) -> int:
     """Examples for at least ten samples per channel: where a place has one sample per example, channels decide."""
     return max(1000, 10 * max((len(place.units) for place in places), default=0))
-
-
-def _examples(job: Job, count: int) -> Iterator[Tensor]:
-    """Inputs of random training examples, this process's share of them."""
-    order = torch.Generator().manual_seed(job.trainer.seed + 1)
-    fabric, seen = job.trainer.fabric, 0
-    for x, _ in job.train.batches(100, order):
-        part = x[: count - seen][fabric.global_rank :: fabric.world_size]
-        if len(part):
-            yield job.train.finish(part.to(fabric.device))
-        seen += len(x)
-        if seen >= count:
-            return

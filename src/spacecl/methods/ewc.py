@@ -1,0 +1,106 @@
+"""Elastic weight consolidation (Kirkpatrick et al. 2017): weights that earlier tasks need are held by springs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..blueprint import ask
+from ..channels import Channels
+from ..core import Core
+from ..errors import ConfigError
+from ..processes import summed
+from ..recipe import Recipe
+from ..record import Job, told
+from ..rules import faults, number, whole
+from ..training import Loss, cross_entropy
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class EWC:
+    """Add strength / 2 * sum F (w - w*)^2 to the loss for every earlier task, F the diagonal of its Fisher information.
+
+    F is estimated on `samples` training examples, one at a time, with labels drawn from the network's own predictions. The
+    sum over tasks is kept exactly in two tensors per weight, however many tasks there are: their sum of F, and the mean
+    of their w* weighted by F.
+
+    >>> EWC(strength=1000).strength
+    1000
+    """
+
+    strength: float = 100.0
+    samples: int = 1000
+
+    forgets: ClassVar[bool] = True
+    needs_data: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        wrong = faults(asdict(self), {"strength": number(lambda v: v >= 0, "at least 0"), "samples": whole(1)})
+        if wrong:
+            raise ConfigError(f"EWC cannot be used like this: {'; '.join(wrong)}.")
+
+    def check(self, channels: Channels) -> None:
+        pass
+
+    def plan(self, recipe: Recipe, number: int) -> dict[str, int]:
+        return {"train": recipe.epochs}
+
+    def learn(self, core: Core, job: Job) -> tuple[Core, dict[str, Any]]:
+        module = core.blueprint.build(core.start(job.classes))
+        loss = self._loss(module, core.memory) if core.own else None
+        history = job.trainer.fit(module, job.train, job.valid, loss=loss)
+        done = core.rewrite(core.blueprint.taken(module))
+        return replace(done, memory=self._remember(core.memory, module, done, job)), told(history)
+
+    def _loss(self, module: nn.Module, memory: Mapping[str, Tensor]) -> Loss:
+        springs: list[tuple[Tensor, Tensor, Tensor]] = []
+
+        def loss(running: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+            if not springs:  # only now do the parameters lie where training has moved them
+                for name, p in module.named_parameters():
+                    if f"importance.{name}" in memory:
+                        springs.append((p, memory[f"importance.{name}"].to(p), memory[f"anchor.{name}"].to(p)))
+            pull = sum(((importance * (p - anchor).square()).sum() for p, importance, anchor in springs), torch.zeros(()))
+            return cross_entropy(running, x, y) + self.strength / 2 * pull.to(x.device)
+
+        return loss
+
+    def _remember(self, memory: Mapping[str, Tensor], module: nn.Module, core: Core, job: Job) -> Tensors:
+        """Springs of all tasks up to this one: sum_t F_t (w - w_t)^2 is (sum F_t) (w - mean)^2 and a constant."""
+        found: Tensors = {}
+        for name, fisher in fisher_information(module, core.tensors.keys(), job, self.samples).items():
+            weight = core.tensors[name].float()
+            before = memory.get(f"importance.{name}", torch.zeros_like(fisher))
+            total = before + fisher
+            anchor = memory.get(f"anchor.{name}", weight)
+            share = torch.where(total > 0, fisher / total, torch.zeros_like(total))
+            found[f"importance.{name}"], found[f"anchor.{name}"] = total, anchor + share * (weight - anchor)
+        return found
+
+
+def fisher_information(module: nn.Module, names: Collection[str], job: Job, samples: int) -> Tensors:
+    """The mean square of the gradient of log p(y | x), y drawn from the network's own prediction, for some parameters."""
+    parameters = {name: p for name, p in module.named_parameters() if name in names and p.requires_grad}
+    fabric = job.trainer.fabric
+    labels = torch.Generator().manual_seed(job.trainer.seed + 2 + fabric.global_rank)
+    found = {name: torch.zeros_like(p, dtype=torch.float32) for name, p in parameters.items()}
+    count = torch.zeros((), dtype=torch.float64)
+    module.eval()
+    for batch in job.examples(samples):
+        for x in batch.split(1):
+            logits = ask(module, x).float()
+            y = torch.multinomial(logits.detach().softmax(1).cpu(), 1, generator=labels)[:, 0].to(logits.device)
+            gradients = torch.autograd.grad(F.cross_entropy(logits, y), list(parameters.values()), allow_unused=True)
+            for total, gradient in zip(found.values(), gradients):
+                if gradient is not None:
+                    total += gradient.square()
+            count += 1
+    seen = float(summed(fabric, count))
+    return {name: (summed(fabric, total) / seen).cpu() for name, total in found.items()}

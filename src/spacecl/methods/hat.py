@@ -1,0 +1,128 @@
+"""Hard attention to the task (Serra et al. 2018): each task learns a gate for every unit, nearly 0 or 1 in the end."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from ..channels import Channels
+from ..core import Core
+from ..errors import ConfigError
+from ..recipe import Recipe
+from ..record import Job, told
+from ..rules import faults, number
+from ..training import cross_entropy, hold
+
+
+@dataclass(frozen=True)
+class HAT:
+    """Learn gates sigmoid(s e) with the weights, s rising from 1 / s_max to s_max over every epoch; keep what is open.
+
+    `compressibility` is the price of opening units that no earlier task has. When the task is learned, gates are set to 0
+    or 1 and its network is narrowed to the open units; weights between units of a task's network are fixed.
+
+    >>> HAT(compressibility=0.5).s_max
+    400.0
+    """
+
+    compressibility: float = 0.75
+    s_max: float = 400.0
+
+    forgets: ClassVar[bool] = False
+    needs_data: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        rules = {
+            "compressibility": number(lambda v: v >= 0, "at least 0"),
+            "s_max": number(lambda v: v >= 1, "at least 1"),
+        }
+        wrong = faults(asdict(self), rules)
+        if wrong:
+            raise ConfigError(f"HAT cannot be used like this: {'; '.join(wrong)}.")
+
+    def check(self, channels: Channels) -> None:
+        pass
+
+    def plan(self, recipe: Recipe, number: int) -> dict[str, int]:
+        return {"train": recipe.epochs}
+
+    def learn(self, core: Core, job: Job) -> tuple[Core, dict[str, Any]]:
+        trainer, channels = job.trainer, core.channels
+        backbone = core.blueprint.build(core.start(job.classes))
+        gated = Gated(backbone, channels, self.s_max, job.train.steps(trainer.recipe.batch_size))
+        new = (~core.committed).float()
+        put_back = hold(gated, {f"backbone.{name}": mask for name, mask in core.held("subnet").items()})
+
+        def loss(running: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+            value = cross_entropy(running, x, y)
+            free = new.to(value.device)
+            return value + self.compressibility * (gated.gates() * free).sum() / free.sum().clamp(min=1)
+
+        def before_step(module: nn.Module) -> None:
+            gated.compensate_gradient()
+            torch.nn.utils.clip_grad_norm_(module.parameters(), 10_000)
+
+        def after_step(module: nn.Module) -> None:
+            with torch.no_grad():
+                gated.embedding.clamp_(-6, 6)
+            if put_back is not None:
+                put_back(module)
+
+        history = trainer.fit(gated, job.train, job.valid, loss=loss, before_step=before_step, after_step=after_step)
+        keep = trainer.fabric.broadcast(opened(channels, gated.embedding.detach().cpu()))
+        return core.commit(channels.gather(core.blueprint.taken(backbone), keep), keep), told(history)
+
+
+class Gated(nn.Module):
+    """A network whose units pass through gates where they are read, which is the same as gating the weights that read them."""
+
+    def __init__(self, backbone: nn.Module, channels: Channels, s_max: float, steps: int):
+        super().__init__()
+        self.backbone, self.s_max, self.steps, self.step = backbone, s_max, steps, 0
+        self.embedding = nn.Parameter(torch.randn(channels.units))
+        self.readers = {place.weight: channels.dims[place.weight][1] for place in channels.readings}
+
+    def train(self, mode: bool = True) -> Gated:
+        super().train(mode)
+        if mode:
+            self.step = 0  # every epoch anneals anew
+        return self
+
+    @property
+    def scale(self) -> float:
+        """s at this batch of the epoch, and s_max outside of training."""
+        share = min(1.0, (self.step - 1) / (self.steps - 1)) if self.steps > 1 else 1.0
+        return 1 / self.s_max + (self.s_max - 1 / self.s_max) * max(0.0, share) if self.training else self.s_max
+
+    def gates(self) -> Tensor:
+        return torch.sigmoid(self.scale * self.embedding)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.step += self.training
+        gates, weights = self.gates(), {}
+        own = dict(self.backbone.named_parameters())
+        for name, owner in self.readers.items():
+            assert owner is not None
+            owner = owner.to(gates.device)
+            factor = torch.where(owner >= 0, gates[owner.clamp(min=0)], 1.0)
+            weights[name] = own[name] * factor.reshape(1, -1, *[1] * (own[name].dim() - 2)).to(own[name].dtype)
+        return functional_call(self.backbone, weights, (x,))
+
+    def compensate_gradient(self) -> None:
+        """Undo what s does to the size of the embedding's gradient (equation 4 of the HAT paper)."""
+        if self.embedding.grad is not None:
+            e, s = self.embedding.detach(), self.scale
+            ratio = (torch.cosh((s * e).clamp(-50, 50)) + 1) / (torch.cosh(e) + 1)
+            self.embedding.grad.mul_(self.s_max / s * ratio)
+
+
+def opened(channels: Channels, embedding: Tensor) -> Tensor:
+    """The units whose gates are open, at least one of every group."""
+    keep = embedding > 0
+    for group in channels.groups:
+        keep[group.units[embedding[group.units].argmax()]] = True
+    return keep

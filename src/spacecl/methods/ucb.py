@@ -1,0 +1,132 @@
+"""Uncertainty-guided continual Bayesian networks (Ebrahimi et al. 2020): what is certain learns slowly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from ..channels import Channels
+from ..core import Core
+from ..errors import ConfigError
+from ..recipe import Recipe
+from ..record import Job, told
+from ..rules import faults, number, whole
+
+
+@dataclass(frozen=True)
+class UCB:
+    """Learn a mean and a deviation for every weight; after the first task, a mean's rate is scaled by its deviation.
+
+    The loss is that of Bayes by Backprop: cross-entropy on sampled weights plus `kl` times the divergence from a prior
+    that mixes a wide and a narrow normal distribution, per training example. Predictions use the means.
+
+    >>> UCB(samples=2).rho
+    -3.0
+    """
+
+    samples: int = 10  # draws of the weights per step
+    rho: float = -3.0  # the deviation is log(1 + exp(rho)); this is where it begins
+    kl: float = 0.02
+    prior_share: float = 0.25  # of the wide part
+    prior_wide: float = 1.0  # deviation of the wide part
+    prior_narrow: float = math.exp(-6)
+
+    forgets: ClassVar[bool] = True
+    needs_data: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        rules = {
+            "samples": whole(1),
+            "rho": number(math.isfinite, "that is finite"),
+            "kl": number(lambda v: v >= 0, "at least 0"),
+            "prior_share": number(lambda v: 0 < v < 1, "between 0 and 1"),
+            "prior_wide": number(lambda v: v > 0, "above 0"),
+            "prior_narrow": number(lambda v: v > 0, "above 0"),
+        }
+        wrong = faults(asdict(self), rules)
+        if wrong:
+            raise ConfigError(f"UCB cannot be used like this: {'; '.join(wrong)}.")
+
+    def check(self, channels: Channels) -> None:
+        pass
+
+    def plan(self, recipe: Recipe, number: int) -> dict[str, int]:
+        return {"train": recipe.epochs}
+
+    def learn(self, core: Core, job: Job) -> tuple[Core, dict[str, Any]]:
+        backbone = core.blueprint.build(core.start(job.classes))
+        heads = {name for name in core.channels.own if core.channels.of_head(name)}
+        names = [n for n, p in backbone.named_parameters() if p.requires_grad and (n in core.tensors or n in heads)]
+        bayesian = Bayesian(backbone, names, self.rho, core.memory, self.samples)
+        slow = [name for name in names if name in core.tensors] if core.own else []
+        before: dict[str, Tensor] = {}
+
+        def loss(running: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+            logits = running(x).flatten(0, 1)  # (samples * rows, classes)
+            return F.cross_entropy(logits, y.repeat(self.samples)) + self.kl / len(job.train) * self._divergence(bayesian)
+
+        def before_step(module: nn.Module) -> None:
+            before.update({name: bayesian.mean(name).detach().clone() for name in slow})
+
+        @torch.no_grad()
+        def after_step(module: nn.Module) -> None:
+            for name, old in before.items():  # whatever the optimiser, its step times the deviation
+                mean = bayesian.mean(name)
+                mean.copy_(old + bayesian.deviation(name) * (mean - old))
+
+        history = job.trainer.fit(bayesian, job.train, job.valid, loss=loss, before_step=before_step, after_step=after_step)
+        memory = {name: bayesian.rhos[key].detach().to("cpu", copy=True) for name, key in bayesian.keys.items()}
+        done = core.rewrite(core.blueprint.taken(backbone))
+        return replace(done, memory={n: rho for n, rho in memory.items() if n in core.tensors}), told(history)
+
+    def _divergence(self, bayesian: Bayesian) -> Tensor:
+        """log q(w) - log p(w), the mean over the weights that were drawn last."""
+        total = torch.zeros((), device=next(bayesian.parameters()).device)
+        for name, (noise, weight) in bayesian.drawn.items():  # (samples, ...)
+            wide = math.log(self.prior_share) + _log_normal(weight, self.prior_wide)
+            narrow = math.log(1 - self.prior_share) + _log_normal(weight, self.prior_narrow)
+            posterior = _log_normal(noise, 1.0) - bayesian.deviation(name).log()
+            total = total + (posterior - torch.logaddexp(wide, narrow)).sum() / self.samples
+        return total
+
+
+def _log_normal(x: Tensor, deviation: float) -> Tensor:
+    return -x.square() / (2 * deviation**2) - math.log(deviation * math.sqrt(2 * math.pi))
+
+
+class Bayesian(nn.Module):
+    """A network whose weights are drawn anew, several times, in every forward pass of training; else it has their means."""
+
+    def __init__(self, backbone: nn.Module, names: list[str], rho: float, known: Mapping[str, Tensor], samples: int):
+        super().__init__()
+        self.backbone, self.samples = backbone, samples
+        self.means = {name: p for name, p in backbone.named_parameters() if name in names}
+        self.keys = {name: str(number) for number, name in enumerate(names)}  # parameters' names may not hold dots
+        first = {
+            name: known[name].to(mean) if name in known else torch.full_like(mean, rho) for name, mean in self.means.items()
+        }
+        self.rhos = nn.ParameterDict({self.keys[name]: nn.Parameter(values.clone()) for name, values in first.items()})
+        self.drawn: dict[str, tuple[Tensor, Tensor]] = {}  # the noise and the weights that it made, (samples, ...)
+
+    def mean(self, name: str) -> Tensor:
+        return self.means[name]
+
+    def deviation(self, name: str) -> Tensor:
+        return F.softplus(self.rhos[self.keys[name]])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits of shape (rows, classes), in training (samples, rows, classes)."""
+        if not self.training:
+            return self.backbone(x)
+        for name, mean in self.means.items():
+            noise = torch.randn(self.samples, *mean.shape, dtype=mean.dtype, device=mean.device)
+            self.drawn[name] = noise, mean + self.deviation(name) * noise
+        parts = [{name: drawn[sample] for name, (_, drawn) in self.drawn.items()} for sample in range(self.samples)]
+        return torch.stack([functional_call(self.backbone, part, (x,)) for part in parts])
