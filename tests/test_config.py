@@ -157,7 +157,7 @@ def test_own_models_come_from_modules_and_files_and_layer_names_of_presets_do_no
     file.write_text("import torch\ndef make():\n    return torch.nn.Linear(4, 3)\n")
     chosen = resolve({"benchmark": "split-cifar10", "model": f"{file}:make"})
     assert isinstance(chosen.make_model((3, 32, 32), 2), torch.nn.Linear)
-    assert chosen.options["variance"] == 0.88
+    assert chosen.options["variance"] == 0.8
     with pytest.raises(ConfigError, match=r"has no function other\(\)"):
         digits(model=f"{file}:other")
     with pytest.raises(ConfigError, match="is none of mlp, mlp-small, cnn, cnn-wide, resnet18, and not module:function"):

@@ -89,6 +89,21 @@ def test_a_method_goes_on_in_the_middle_to_the_same_bits(method, backbone, tmp_p
 
 
 @every_method
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_method_attaches_to_every_family_of_models(method, family):
+    make, example, shared = FAMILIES[family]
+    torch.manual_seed(0)
+    learner = Learner(make(), method(), example_input=example, shared=shared)
+    stream = tasks(example, 2)
+    for number, data in enumerate(stream):
+        learner.learn(Task(str(number), data), Recipe(epochs=1, retrain_epochs=1))
+    x = stream[0][0][:7]
+    for task in learner.tasks:
+        with torch.no_grad():
+            assert torch.equal(learner.subnet(task)(x), learner.logits(x, task))
+
+
+@every_method
 def test_a_method_says_truly_whether_it_forgets(method):
     learner, (first, second, _) = begun(method, "convnet")
     learner.learn(Task("0", first), QUICK)

@@ -31,6 +31,7 @@ class HAT:
 
     compressibility: float = 0.75
     s_max: float = 400.0
+    embedding_lr: float = 0.05  # of the plain descent by which gates learn, whatever the weights' optimiser
 
     forgets: ClassVar[bool] = False
     needs_data: ClassVar[bool] = False
@@ -39,6 +40,7 @@ class HAT:
         rules = {
             "compressibility": number(lambda v: v >= 0, "at least 0"),
             "s_max": number(lambda v: v >= 1, "at least 1"),
+            "embedding_lr": number(lambda v: v >= 0, "at least 0"),
         }
         wrong = faults(asdict(self), rules)
         if wrong:
@@ -58,17 +60,14 @@ class HAT:
         put_back = hold(gated, {f"backbone.{name}": mask for name, mask in core.held("subnet").items()})
 
         def loss(running: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-            value = cross_entropy(running, x, y)
-            free = new.to(value.device)
-            return value + self.compressibility * (gated.gates() * free).sum() / free.sum().clamp(min=1)
+            return cross_entropy(running, x, y) + self.compressibility * gated.price(new.to(x.device))
 
         def before_step(module: nn.Module) -> None:
             gated.compensate_gradient()
             torch.nn.utils.clip_grad_norm_(module.parameters(), 10_000)
+            gated.descend(self.embedding_lr)
 
         def after_step(module: nn.Module) -> None:
-            with torch.no_grad():
-                gated.embedding.clamp_(-6, 6)
             if put_back is not None:
                 put_back(module)
 
@@ -101,6 +100,10 @@ class Gated(nn.Module):
     def gates(self) -> Tensor:
         return torch.sigmoid(self.scale * self.embedding)
 
+    def price(self, new: Tensor) -> Tensor:
+        """The mean gate of the units that are new, which no earlier task has (equation 2)."""
+        return (self.gates() * new).sum() / new.sum().clamp(min=1)
+
     def forward(self, x: Tensor) -> Tensor:
         self.step += self.training
         gates, weights = self.gates(), {}
@@ -118,6 +121,13 @@ class Gated(nn.Module):
             e, s = self.embedding.detach(), self.scale
             ratio = (torch.cosh((s * e).clamp(-50, 50)) + 1) / (torch.cosh(e) + 1)
             self.embedding.grad.mul_(self.s_max / s * ratio)
+
+    @torch.no_grad()
+    def descend(self, rate: float) -> None:
+        """Move the embedding against its gradient, which is then spent: no optimiser sees it."""
+        if self.embedding.grad is not None:
+            self.embedding.sub_(rate * self.embedding.grad).clamp_(-6, 6)
+            self.embedding.grad = None
 
 
 def opened(channels: Channels, embedding: Tensor) -> Tensor:

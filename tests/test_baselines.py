@@ -1,0 +1,420 @@
+"""The methods that SPACE is compared with, held against plain transcriptions of their formulas."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from models import FAMILIES, IMAGE, ConvNet, chain, tasks
+from torch import nn
+from torch.distributions import Categorical, MixtureSameFamily, Normal, kl_divergence
+from torch.utils.data import DataLoader, TensorDataset
+
+from spacecl import EWC, HAT, STL, UCB, DataError, FineTune, Joint, Learner, LwF, PackNet, Recipe, Task, TaskError
+from spacecl.benchmarks.presets import BENCHMARKS
+from spacecl.methods.ewc import fisher_information
+from spacecl.methods.hat import Gated, opened
+from spacecl.methods.joint import Pool
+from spacecl.methods.lwf import divergence
+from spacecl.methods.ucb import Bayesian
+from spacecl.record import Job
+from spacecl.tasks import Data
+from spacecl.training import Trainer
+
+RECIPE = Recipe(epochs=3, retrain_epochs=2)
+VECTOR = FAMILIES["chain"][1]
+
+
+def taught(method, count=2, model=None, example=VECTOR, recipe=RECIPE, seed=0):
+    torch.manual_seed(0)
+    learner = Learner(model or chain(), method, example_input=example, seed=seed)
+    for number, data in enumerate(tasks(example, count)):
+        learner.learn(Task(str(number), data), recipe)
+    return learner
+
+
+def job_for(learner, data):
+    trainer = Trainer(learner.fabric, RECIPE, 0)
+    return Job("task", Data(data, "train"), Data(data, "valid"), 3, trainer)
+
+
+def test_the_paper_s_values_are_the_presets():
+    found = {name: benchmark.recipes["paper"].options for name, benchmark in BENCHMARKS.items()}
+    names = ("p-mnist", "split-cifar10", "split-cifar100", "8-datasets")
+    assert [found[name]["ewc"]["strength"] for name in names] == [100, 100, 100, 1000]
+    assert [found[name]["packnet"]["prune"] for name in names] == [0.91, 0.78, 0.85, 0.75]
+    assert [found[name]["hat"]["compressibility"] for name in names] == [0.5, 0.05, 0.1, 0.25]
+    assert HAT().s_max == 400
+    assert (LwF().temperature, LwF().strength, LwF().warmup) == (2, 1, 5)
+    assert (UCB().samples, UCB().rho, UCB().prior_share) == (10, -3, 0.25)
+
+
+# -- EWC ----------------------------------------------------------------------------------------------------------
+
+
+def test_fisher_information_is_that_of_a_linear_softmax_model():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(2, 4), nn.Identity(), nn.Linear(4, 3))
+    learner = Learner(model, EWC(), example_input=torch.zeros(1, 2))
+    x = torch.randn(4000, 2)
+    found = fisher_information(model, {"2.weight", "2.bias"}, job_for(learner, (x, torch.zeros(4000).long())), 4000)
+    with torch.no_grad():
+        features = model[0](x)
+        p = model(x).softmax(1)
+    spread = p * (1 - p)  # the variance of a label's indicator
+    assert torch.allclose(found["2.bias"], spread.mean(0), rtol=0.06)
+    assert torch.allclose(found["2.weight"], (spread.T @ features.square()) / 4000, rtol=0.1)
+
+
+def test_springs_of_many_tasks_pull_like_the_sum_of_each_task_s():
+    """The two tensors that are kept against the penalty as published, a sum over tasks of F_t (w - w_t)^2."""
+    method, fishers, weights = EWC(strength=7.0, samples=20), [], []
+    torch.manual_seed(0)
+    learner = Learner(chain(), method, example_input=VECTOR)
+    for number, data in enumerate(tasks(VECTOR, 3)):
+        before = {name: t.clone() for name, t in learner._core.memory.items()}
+        learner.learn(Task(str(number), data), RECIPE)
+        core = learner._core
+        for name in core.tensors:
+            old = before.get(f"importance.{name}", torch.zeros_like(core.tensors[name]))
+            fishers.append((number, name, core.memory[f"importance.{name}"] - old))
+            weights.append((number, name, core.tensors[name].clone()))
+    model = chain()
+    published = torch.zeros(())
+    for (_, name, fisher), (_, _, weight) in zip(fishers, weights):
+        published = published + (fisher * (model.get_parameter(name) - weight).square()).sum()
+    wanted = torch.autograd.grad(7.0 / 2 * published, [model.get_parameter(name) for name in core.tensors])
+    x, y = tasks(VECTOR, 1)[0]
+    value = method._loss(model, core.memory)(model, x, y) - F.cross_entropy(model(x), y)
+    got = torch.autograd.grad(value, [model.get_parameter(name) for name in core.tensors])
+    assert sum(float(fisher.sum()) for _, _, fisher in fishers) > 0
+    for a, b in zip(got, wanted):
+        assert torch.allclose(a, b, rtol=1e-3, atol=1e-5)
+
+
+def test_without_strength_ewc_is_fine_tuning_and_with_more_weights_move_less():
+    moved = {}
+    plain = taught(FineTune())
+    assert taught(EWC(strength=0)).verify() == plain.verify()
+    for strength in (1, 100, 10_000):
+        torch.manual_seed(0)
+        learner = Learner(chain(), EWC(strength=strength), example_input=VECTOR)
+        first, second = tasks(VECTOR, 2)
+        learner.learn(Task("0", first), RECIPE)
+        before = {name: tensor.clone() for name, tensor in learner._core.tensors.items()}
+        learner.learn(Task("1", second), RECIPE)
+        moved[strength] = sum(float((learner._core.tensors[n] - t).square().sum()) for n, t in before.items())
+    assert moved[1] > moved[100] > moved[10_000]
+
+
+# -- LwF ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_divergence_is_that_of_softened_probabilities():
+    torch.manual_seed(0)
+    now, then = torch.randn(5, 4, requires_grad=True), torch.randn(5, 4)
+    wanted = kl_divergence(Categorical(logits=then / 2), Categorical(logits=now / 2)).mean()
+    found = divergence(now, then, 2.0)
+    assert found.item() == pytest.approx(wanted.item(), rel=1e-5)
+    assert torch.allclose(torch.autograd.grad(found, now)[0], torch.autograd.grad(wanted, now)[0], atol=1e-6)
+    assert float(divergence(then, then, 2.0)) == pytest.approx(0, abs=1e-7)
+
+
+def test_without_strength_and_warmup_lwf_learns_what_fine_tuning_learns():
+    x = tasks(VECTOR, 1)[0][0]
+    plain, learner = taught(FineTune()), taught(LwF(strength=0, warmup=0))
+    assert torch.allclose(learner.logits(x, "1"), plain.logits(x, "1"), atol=1e-4)
+    assert not torch.allclose(learner.logits(x, "0"), plain.logits(x, "1"), atol=1e-2)
+
+
+def test_with_more_strength_old_heads_say_of_new_inputs_what_they_said():
+    moved = {}
+    for strength in (0.0, 1.0, 30.0):
+        torch.manual_seed(0)
+        learner = Learner(ConvNet(), LwF(strength=strength, warmup=1), example_input=IMAGE)
+        first, second = tasks(IMAGE, 2)
+        learner.learn(Task("0", first), Recipe(epochs=12))
+        before = learner.logits(second[0], "0")
+        learner.learn(Task("1", second), Recipe(epochs=12, lr=1e-3))
+        moved[strength] = float(divergence(learner.logits(second[0], "0"), before, 2.0))
+    assert moved[0.0] > moved[1.0] > moved[30.0]
+
+
+def test_the_new_head_is_trained_alone_at_first():
+    phases = []
+    learner = Learner(chain(), LwF(warmup=5), example_input=VECTOR)
+    first, second = tasks(VECTOR, 2)
+    learner.learn(Task("0", first), Recipe(epochs=6))
+    before = {name: tensor.clone() for name, tensor in learner._core.tensors.items()}
+
+    def look(row):
+        phases.append((row["phase"], row["epoch"]))
+        if row["phase"] == "train":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        learner.learn(Task("1", second), Recipe(epochs=6), on_epoch=look)
+    assert phases == [("head", 1), ("head", 2), ("head", 3), ("train", 1)], "at most half of the epochs are for the head"
+    learner.learn(Task("1", second), Recipe(epochs=6))
+    assert [row["phase"] for row in learner.records["0"].history] == ["train"] * 6
+    assert any(not torch.equal(learner._core.tensors[name], tensor) for name, tensor in before.items())
+    learner = Learner(chain(), LwF(warmup=5), example_input=VECTOR)
+    learner.learn(Task("0", first), Recipe(epochs=6))
+    head_only = LwF(warmup=5).plan(Recipe(epochs=12), 1)
+    assert head_only == {"head": 5, "train": 7}
+
+
+# -- HAT ----------------------------------------------------------------------------------------------------------
+
+
+def gated_network(family="convnet", s_max=400.0, steps=5):
+    make, example, _ = FAMILIES[family]
+    torch.manual_seed(0)
+    model = make()
+    channels = Learner(model, HAT(), example_input=example)._core.channels
+    return Gated(model, channels, s_max, steps), channels, example
+
+
+def test_the_scale_rises_from_its_inverse_to_the_largest_over_an_epoch():
+    gated, _, example = gated_network()
+    for _ in range(2):
+        gated.train()
+        scales = []
+        for _ in range(5):
+            gated(example.repeat(2, 1, 1, 1))
+            scales.append(gated.scale)
+        wanted = [1 / 400 + (400 - 1 / 400) * (b - 1) / (5 - 1) for b in range(1, 6)]  # equation 3
+        assert scales == pytest.approx(wanted)
+    gated.eval()
+    assert gated.scale == 400
+
+
+def test_the_embedding_s_gradient_is_compensated_as_published():
+    gated, _, example = gated_network()
+    gated.train()
+    for _ in range(3):
+        gated(example.repeat(2, 1, 1, 1))
+    s, e = gated.scale, gated.embedding.detach().double()
+    gated.embedding.grad = torch.full_like(gated.embedding, 0.5)
+    gated.compensate_gradient()
+    wanted = 0.5 * 400 * (torch.cosh((s * e).clamp(-50, 50)) + 1) / (s * (torch.cosh(e) + 1))  # equation 5
+    assert torch.allclose(gated.embedding.grad.double(), wanted, rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["chain", "convnet", "resnet", "densenet", "mobilenet", "shuffle", "twice", "text"])
+def test_gates_that_are_shut_do_what_narrowing_does(family):
+    gated, channels, example = gated_network(family)
+    gated.backbone.eval()
+    gated.embedding.data = torch.where(gated.embedding > 0, 6.0, -6.0)
+    keep = opened(channels, gated.embedding.detach())
+    gated.embedding.data[keep] = 6.0
+    gated.eval()
+    x = tasks(example, 1)[0][0][:4]
+    learner = Learner(gated.backbone, HAT(), example_input=example)
+    core = learner._core
+    narrow = core.blueprint.build(channels.gather(core.blueprint.tensors(), keep))
+    narrow.eval()
+    with torch.no_grad():
+        assert torch.allclose(gated(x), narrow(x), atol=1e-5)
+    assert not bool(keep.all()), "some gate should be shut"
+
+
+def test_a_higher_price_opens_fewer_units_and_a_layer_keeps_at_least_one():
+    for recipe in (Recipe(epochs=20), Recipe(epochs=20, optimizer="sgd", lr=0.05)):
+        sizes = [taught(HAT(compressibility=c), 3, recipe=recipe).size for c in (0.0, 0.1, 0.3)]
+        assert sizes[0] > sizes[1] > sizes[2] > 0
+    assert list(taught(HAT(compressibility=1e4), 1, recipe=recipe).records["0"].widths.values()) == [1, 1]
+
+
+def test_the_price_is_the_mean_gate_of_units_that_no_earlier_task_has():
+    gated, channels, _ = gated_network("chain")
+    new = torch.zeros(channels.units)
+    new[:4] = 1
+    gated.eval()
+    gated.embedding.data = torch.linspace(-0.01, 0.01, channels.units)
+    wanted = torch.sigmoid(400 * gated.embedding[:4]).mean()
+    assert gated.price(new).item() == pytest.approx(wanted.item(), rel=1e-6)
+    assert gated.price(torch.zeros_like(new)).item() == 0, "when all units are taken, nothing is left to pay for"
+
+
+def test_hat_s_tasks_choose_units_freely():
+    learner = taught(HAT(compressibility=0.1), 3, recipe=Recipe(epochs=10))
+    core = learner._core
+    assert any(bool((core.keep(0) & ~core.keep(n)).any()) for n in (1, 2)), "a later network need not contain an earlier one"
+    assert learner.size <= 1
+
+
+# -- PackNet ------------------------------------------------------------------------------------------------------
+
+
+def test_packnet_takes_its_share_of_every_layer_and_nobody_s_weight_twice():
+    learner = taught(PackNet(prune=0.75), 3)
+    core = learner._core
+    for name in ("0.weight", "2.weight"):
+        taken, count = core.taken[name], core.taken[name].numel()
+        left = count
+        for number in range(3):
+            wanted = left - round(0.75 * left)
+            assert int((taken == number).sum()) == wanted
+            left -= wanted
+        assert int((taken == 255).sum()) == left
+        assert int(core.tensors[name].count_nonzero()) <= count - left
+        for number in range(3):
+            network = learner.subnet(str(number)).get_parameter(name)
+            assert int(network.count_nonzero()) <= int((taken <= number).sum())
+    assert bool((core.taken["0.bias"] == 0).all()), "biases are the first task's"
+
+
+def test_packnet_removes_the_smallest_free_weights():
+    weight = torch.tensor([[5.0, -1.0, 3.0], [-4.0, 2.0, 9.0]])
+    free = torch.tensor([[True, True, True], [True, True, False]])
+    kept = PackNet(prune=0.6)._largest(weight, free)  # three of five go
+    assert kept.tolist() == [[True, False, False], [True, False, False]]
+
+
+def test_packnet_s_size_is_what_the_paper_counts():
+    """Pruning by 91 % ten times leaves 0.61 of the weights in use, by 78 % five times 0.71."""
+    assert pytest.approx(0.61, abs=0.001) == 1 - 0.91**10
+    model = nn.Sequential(nn.Linear(6, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 3))
+    learner = taught(PackNet(prune=0.78), 5, model=model, recipe=Recipe(epochs=1, retrain_epochs=0))
+    assert learner.size == pytest.approx(1 - 0.78**5, abs=0.005)
+
+
+def test_packnet_leaves_frozen_layers_alone():
+    model = chain()
+    model[0].weight.requires_grad_(False)
+    given = model[0].weight.detach().clone()
+    learner = taught(PackNet(prune=0.9), 2, model=model)
+    assert torch.equal(learner.subnet("1")[0].weight, given)
+
+
+# -- UCB ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_divergence_from_the_prior_is_that_of_the_distributions():
+    torch.manual_seed(0)
+    method, network = UCB(samples=3, prior_narrow=0.1), Bayesian(chain(), ["0.weight", "4.bias"], -2.0, {}, 3)
+    network.train()
+    network(torch.randn(2, 6))
+    shares = torch.tensor([0.25, 0.75])
+    prior = MixtureSameFamily(Categorical(shares), Normal(torch.zeros(2), torch.tensor([1.0, 0.1])))
+    wanted = 0.0
+    for name in ("0.weight", "4.bias"):
+        posterior = Normal(network.mean(name), network.deviation(name))
+        for weight in network.drawn[name][1]:
+            wanted += float((posterior.log_prob(weight) - prior.log_prob(weight)).sum()) / 3
+    assert float(method._divergence(network)) == pytest.approx(wanted, rel=1e-4)
+
+
+def test_means_learn_at_a_rate_scaled_by_the_deviation_of_that_moment():
+    """Under plain SGD a mean moves by lr * sigma * gradient after the first task, and by lr * gradient in it."""
+    seen = []
+    original = Bayesian.forward
+
+    def forward(self, x):
+        if self.training:
+            seen.append((self, {n: m.detach().clone() for n, m in self.means.items()}))
+        return original(self, x)
+
+    recipe = Recipe(epochs=1, batch_size=1000, optimizer="sgd", momentum=0, lr=0.1, schedule="constant", keep="last")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Bayesian, "forward", forward)
+        grads = []
+        step = torch.optim.SGD.step
+
+        def noted(self, *args, **kwargs):
+            grads.append([p.grad.clone() for group in self.param_groups for p in group["params"]])
+            return step(self, *args, **kwargs)
+
+        patch.setattr(torch.optim.SGD, "step", noted)
+        taught(UCB(samples=1), 2, recipe=recipe)
+    assert len(seen) == len(grads) == 2
+    for number, (network, before) in enumerate(seen):
+        names = list(network.means)
+        for name, gradient in zip(names, grads[number]):
+            sigma = F.softplus(network.rhos[network.keys[name]].detach())
+            scale = sigma if number and not name.startswith("4.") else torch.ones_like(sigma)
+            moved = network.means[name].detach() - before[name]
+            assert torch.allclose(moved, -0.1 * scale * gradient, atol=1e-6), name
+
+
+def test_deviations_learn_and_are_carried_on():
+    learner = taught(UCB(samples=2), 1, recipe=Recipe(epochs=10))
+    rho = learner._core.memory["0.weight"]
+    assert not torch.allclose(rho, torch.full_like(rho, -3.0), atol=1e-3)
+    before = rho.clone()
+    learner.learn(Task("again", tasks(VECTOR, 1)[0]), Recipe(epochs=0))
+    assert torch.equal(learner._core.memory["0.weight"], before)
+
+
+# -- STL and joint ------------------------------------------------------------------------------------------------
+
+
+def test_a_single_task_s_network_owes_nothing_to_the_tasks_before_it():
+    first, second, third = tasks(VECTOR, 3)
+    learners = [Learner(chain_with_seed(), STL(), example_input=VECTOR) for _ in range(2)]
+    for learner, data in zip(learners, (first, third)):
+        learner.learn(Task("before", data), RECIPE)
+        learner.learn(Task("task", second), RECIPE)
+    assert learners[0].verify()["task"] == learners[1].verify()["task"]
+    assert learners[0].verify()["before"] != learners[1].verify()["before"]
+    assert learners[0].size == pytest.approx(2)
+
+
+def chain_with_seed():
+    torch.manual_seed(5)
+    return chain()
+
+
+def test_joint_training_reads_all_tasks_with_labels_of_their_own():
+    x, y = torch.arange(6.0)[:, None], torch.arange(6) % 2
+    pool = Pool([Data((x, y), "a"), Data((x + 10, y), "b")], [0, 2])
+    rows = [(float(v), int(label)) for xs, ys in pool.batches(5, torch.Generator().manual_seed(0)) for v, label in zip(xs, ys)]
+    assert pool.steps(5) == 3
+    assert sorted(rows) == [(float(i), i % 2) for i in range(6)] + [(float(i + 10), 2 + i % 2) for i in range(6)]
+    first = next(iter(pool.batches(5, torch.Generator().manual_seed(0))))[1]
+    assert len({int(label) // 2 for label in first}) == 2, "a batch mixes the tasks"
+
+
+def test_joint_training_says_whose_data_it_needs(tmp_path):
+    first, second = tasks(VECTOR, 2)
+    learner = Learner(chain(), Joint(), example_input=VECTOR)
+    learner.learn(Task("first", first), RECIPE)
+    learner.save(tmp_path)
+    loaded = Learner.load(tmp_path, chain())
+    with pytest.raises(TaskError, match=r"Joint trains on the data of all tasks; those of 'first' are not at hand.*remember"):
+        loaded.learn(Task("second", second), RECIPE)
+    with pytest.raises(TaskError, match="No such task"):
+        loaded.remember(Task("other", first))
+    loaded.remember(Task("first", first))
+    loaded.learn(Task("second", second), RECIPE)
+    learner.learn(Task("second", second), RECIPE)
+    assert loaded.verify() == learner.verify()
+    loader = Task("third", DataLoader(TensorDataset(*first), batch_size=10), valid=first)
+    with pytest.raises(DataError, match="which a DataLoader does not let it"):
+        learner.learn(loader, RECIPE)
+
+
+# -- against each other -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_methods_come_out_in_the_order_of_the_paper_s_table(tmp_path):
+    """Permuted digits, five tasks: fine-tuning far below, LwF and EWC between, those that do not forget on top."""
+    from spacecl import run
+    from spacecl.config import resolve
+
+    found = {}
+    for method in ("finetune", "lwf", "ewc", "ucb", "hat", "packnet", "space", "stl", "joint"):
+        options = {"ucb": {"samples": 1}}.get(method, {})
+        settings = resolve({"benchmark": "permuted-digits", "method": method, "options": options, "device": "cpu"})
+        result = run.run(settings, tmp_path / method, say=lambda text: None)
+        found[method] = result["average_accuracy"]
+    top = min(found[name] for name in ("hat", "packnet", "space", "stl", "joint"))
+    between = [found[name] for name in ("lwf", "ewc", "ucb")]
+    assert top > 0.94, found
+    assert found["finetune"] < 0.86, found
+    assert top > max(between) + 0.015, found
+    assert min(between) > found["finetune"] + 0.005, found
+    assert found["ewc"] > found["finetune"] + 0.05, found
+    assert math.isclose(found["stl"], max(found.values()), abs_tol=0.01), found
