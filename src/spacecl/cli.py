@@ -129,7 +129,7 @@ def _settings(run: argparse.ArgumentParser) -> None:
     run.add_argument("--order", metavar="HOW", help="given (default), random, or numbers of tasks such as 3,1,2")
     run.add_argument("--model", metavar="NAME", help="mlp, mlp-small, cnn, cnn-wide, resnet18, or module:function of your own")
     run.add_argument("--epochs", type=int, metavar="N", help="epochs of training; short for --set train.epochs=N")
-    run.add_argument("--retrain-epochs", type=int, metavar="N", help="epochs of retraining")
+    run.add_argument("--retrain-epochs", type=int, metavar="N", help="epochs of retraining; a method that does not retrain has these for training")
     run.add_argument("--batch-size", type=int, metavar="N", help="examples in a step")
     run.add_argument("--lr", type=float, metavar="X", help="learning rate")
     run.add_argument("--variance", type=float, metavar="X", help="share of variance to keep, in every layer")
