@@ -140,12 +140,26 @@ def test_with_more_strength_old_heads_say_of_new_inputs_what_they_said():
     assert moved[0.0] > moved[1.0] > moved[30.0]
 
 
-def test_the_new_head_is_trained_alone_at_first():
+def test_the_new_head_is_trained_alone_at_first(monkeypatch):
+    moved, fit = {}, Trainer.fit
+
+    def watched(self, module, *args, **kwargs):
+        before = {name: p.detach().clone() for name, p in module.named_parameters()}
+        rows = fit(self, module, *args, **kwargs)
+        moved[kwargs.get("phase", "train")] = {n for n, p in module.named_parameters() if not torch.equal(p, before[n])}
+        return rows
+
+    monkeypatch.setattr(Trainer, "fit", watched)
+    taught(LwF(warmup=5), recipe=Recipe(epochs=6))
+    assert moved["head"] == {"4.weight", "4.bias"}
+    assert moved["train"] > moved["head"]
+
+
+def test_the_new_head_has_a_warm_up_of_its_own():
     phases = []
     learner = Learner(chain(), LwF(warmup=5), example_input=VECTOR)
     first, second = tasks(VECTOR, 2)
     learner.learn(Task("0", first), Recipe(epochs=6))
-    before = {name: tensor.clone() for name, tensor in learner._core.tensors.items()}
 
     def look(row):
         phases.append((row["phase"], row["epoch"]))
@@ -155,13 +169,8 @@ def test_the_new_head_is_trained_alone_at_first():
     with pytest.raises(KeyboardInterrupt):
         learner.learn(Task("1", second), Recipe(epochs=6), on_epoch=look)
     assert phases == [("head", 1), ("head", 2), ("head", 3), ("train", 1)], "at most half of the epochs are for the head"
-    learner.learn(Task("1", second), Recipe(epochs=6))
     assert [row["phase"] for row in learner.records["0"].history] == ["train"] * 6
-    assert any(not torch.equal(learner._core.tensors[name], tensor) for name, tensor in before.items())
-    learner = Learner(chain(), LwF(warmup=5), example_input=VECTOR)
-    learner.learn(Task("0", first), Recipe(epochs=6))
-    head_only = LwF(warmup=5).plan(Recipe(epochs=12), 1)
-    assert head_only == {"head": 5, "train": 7}
+    assert LwF(warmup=5).plan(Recipe(epochs=12), 1) == {"head": 5, "train": 7}
 
 
 # -- HAT ----------------------------------------------------------------------------------------------------------
@@ -265,6 +274,16 @@ def test_packnet_takes_its_share_of_every_layer_and_nobody_s_weight_twice():
     assert bool((core.taken["0.bias"] == 0).all()), "biases are the first task's"
 
 
+def test_a_weight_that_was_taken_is_not_taken_again():
+    core = taught(PackNet(prune=0.75), 1)._core
+    everything = {name: torch.ones_like(tensor, dtype=torch.bool) for name, tensor in core.tensors.items()}
+    after = core.commit(
+        {name: torch.full(shape, 7.0) for name, shape in core.channels.shapes.items()}, core.channels.everything(), everything
+    )
+    assert after.digest(0) == core.digest(0)
+    assert int((after.taken["0.weight"] == 0).sum()) == int((core.taken["0.weight"] == 0).sum()) > 0
+
+
 def test_packnet_removes_the_smallest_free_weights():
     weight = torch.tensor([[5.0, -1.0, 3.0], [-4.0, 2.0, 9.0]])
     free = torch.tensor([[True, True, True], [True, True, False]])
@@ -302,8 +321,8 @@ def test_the_divergence_from_the_prior_is_that_of_the_distributions():
     for name in ("0.weight", "4.bias"):
         posterior = Normal(network.mean(name), network.deviation(name))
         for weight in network.drawn[name][1]:
-            wanted += float((posterior.log_prob(weight) - prior.log_prob(weight)).sum()) / 3
-    assert float(method._divergence(network)) == pytest.approx(wanted, rel=1e-4)
+            wanted += (posterior.log_prob(weight) - prior.log_prob(weight)).sum().item() / 3
+    assert method._divergence(network).item() == pytest.approx(wanted, rel=1e-4)
 
 
 def test_means_learn_at_a_rate_scaled_by_the_deviation_of_that_moment():
