@@ -246,6 +246,23 @@ def test_the_price_is_the_mean_gate_of_units_that_no_earlier_task_has():
     assert gated.price(torch.zeros_like(new)).item() == 0, "when all units are taken, nothing is left to pay for"
 
 
+def test_hat_holds_what_earlier_tasks_use_while_it_trains(monkeypatch):
+    learner = taught(HAT(compressibility=0.1), 1, recipe=Recipe(epochs=10))
+    held, before, fit, seen = learner._core.held("subnet"), dict(learner._core.tensors), Trainer.fit, []
+
+    def watched(self, module, *args, **kwargs):
+        rows = fit(self, module, *args, **kwargs)
+        seen.extend((name, module.backbone.get_parameter(name).detach()) for name in before)
+        return rows
+
+    monkeypatch.setattr(Trainer, "fit", watched)
+    learner.learn(Task("next", tasks(VECTOR, 2)[1]), Recipe(epochs=5, optimizer="sgd", lr=0.1, weight_decay=0.1))
+    for name, tensor in seen:
+        assert bool(held[name].any())
+        assert torch.equal(tensor[held[name]], before[name][held[name]])
+        assert not torch.equal(tensor[~held[name]], before[name][~held[name]])
+
+
 def test_hat_s_tasks_choose_units_freely():
     learner = taught(HAT(compressibility=0.1), 3, recipe=Recipe(epochs=10))
     core = learner._core
