@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -129,7 +130,12 @@ def _settings(run: argparse.ArgumentParser) -> None:
     run.add_argument("--order", metavar="HOW", help="given (default), random, or numbers of tasks such as 3,1,2")
     run.add_argument("--model", metavar="NAME", help="mlp, mlp-small, cnn, cnn-wide, resnet18, or module:function of your own")
     run.add_argument("--epochs", type=int, metavar="N", help="epochs of training; short for --set train.epochs=N")
-    run.add_argument("--retrain-epochs", type=int, metavar="N", help="epochs of retraining; a method that does not retrain has these for training")
+    run.add_argument(
+        "--retrain-epochs",
+        type=int,
+        metavar="N",
+        help="epochs of retraining; a method that does not retrain has these for training",
+    )
     run.add_argument("--batch-size", type=int, metavar="N", help="examples in a step")
     run.add_argument("--lr", type=float, metavar="X", help="learning rate")
     run.add_argument("--variance", type=float, metavar="X", help="share of variance to keep, in every layer")
@@ -157,6 +163,7 @@ def _data(commands: Any) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; errors made for users are shown as text, without a traceback."""
     options = parser().parse_args(arguments)
+    options.arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
         return {"demo": _do_demo, "run": _do_run, "tune": _do_tune, "data": _do_data}[options.command](options)
     except KeyboardInterrupt:
@@ -213,9 +220,20 @@ def _do_tune(options: argparse.Namespace) -> int:
     if found["best"] is None:
         print("spacecl: every combination diverged. Try a lower learning rate: --lr ...", file=sys.stderr)
         return 1
-    best = " ".join(f"--set '{key}={tune.as_toml(value)}'" for key, value in found["best"].items())
-    print(f"{out}/tune.json has all of it. To use the best: spacecl run {given['benchmark']} --method {found['method']} {best}")
+    best = [part for key, value in found["best"].items() for part in ("--set", f"{key}={tune.as_toml(value)}")]
+    command = shlex.join(["spacecl", "run", *_without(options.arguments[1:], ("--over", "--out")), *best])
+    print(f"{out}/tune.json has all of it. To use the best: {command}")
     return 0
+
+
+def _without(arguments: Sequence[str], flags: Sequence[str]) -> list[str]:
+    """A command line without some flags and their values."""
+    found, skip = [], False
+    for argument in arguments:
+        if not skip and argument.partition("=")[0] not in flags:
+            found.append(argument)
+        skip = not skip and argument in flags
+    return found
 
 
 def _do_run(options: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ import json
 import runpy
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +63,7 @@ class Config:
         recipe = Recipe(**values)
         if "retrain" in self.make_method().plan(recipe, number - 1):
             return recipe
-        return replace(recipe, epochs=recipe.epochs + recipe.for_retraining().epochs)
+        return recipe.over(recipe.epochs + recipe.for_retraining().epochs)
 
     def make_method(self) -> Method:
         return methods()[self.method](**self.options)

@@ -219,11 +219,17 @@ class Learner:
         return records[task.name]
 
     def remember(self, task: Task) -> None:
-        """Give the data of a learned task again, for a method that needs them, to a learner that was loaded."""
+        """Give the data of a learned task again, for a method that needs them, to a learner that was loaded.
+
+        Data are kept as they are given, not copied.
+        """
         number = self._number(task.name)
         seed = task_seed(self.seed, number)
         with seeded(seed):
-            train, valid, _ = prepare(task, self._core.blueprint.example, torch.Generator().manual_seed(seed))
+            train, valid, classes = prepare(task, self._core.blueprint.example, torch.Generator().manual_seed(seed))
+        known = self._records[task.name].classes
+        if classes != known:
+            raise DataError(f"Task {task.name!r} was learned with {known} classes; these data have {classes}.")
         self._data[task.name] = train, valid
 
     def _check_data(self) -> None:
@@ -359,6 +365,8 @@ class Learner:
             raise StoreError(
                 f"{folder} was saved with the method {name}, which is not one of spacecl's. Give it with method=..."
             )
+        if method is not None and type(method).__name__ != name:
+            raise ConfigError(f"{folder} was learned with {name}; it cannot go on with {type(method).__name__}.")
         method = method or METHODS[name](**body["method"]["options"])
         model = rebuild(model, part(tensors, "given"))
         with warnings.catch_warnings():

@@ -48,6 +48,15 @@ class Recipe:
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, tuple(int(epoch) for epoch in getattr(self, name)))
 
+    def over(self, epochs: int) -> Recipe:
+        """The same recipe with other epochs, its milestones moved along.
+
+        >>> Recipe(epochs=10, schedule="steps", milestones=(5, 8)).over(20).milestones
+        (10, 16)
+        """
+        share = epochs / self.epochs if self.epochs else 1.0
+        return replace(self, epochs=epochs, milestones=tuple(max(1, round(share * epoch)) for epoch in self.milestones))
+
     def for_retraining(self) -> Recipe:
         """The recipe of the second phase, in which the narrowed network is trained."""
         own = {field.name: getattr(self, f"retrain_{field.name}", None) for field in fields(self)}

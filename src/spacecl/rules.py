@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from math import isfinite
 from numbers import Integral, Real
 from typing import Any
+
+from .errors import ConfigError
 
 Rule = tuple[Callable[[Any], bool], str]  # whether a value is good, and what it must be
 
@@ -17,7 +21,7 @@ def whole(least: int) -> Rule:
 
 
 def number(good: Callable[[Any], bool], what: str) -> Rule:
-    return lambda v: isinstance(v, Real) and not isinstance(v, bool) and bool(good(v)), f"a number {what}"
+    return lambda v: isinstance(v, Real) and not isinstance(v, bool) and isfinite(v) and bool(good(v)), f"a number {what}"
 
 
 def one_of(names: tuple[str, ...]) -> Rule:
@@ -31,3 +35,13 @@ def faults(values: Mapping[str, Any], rules: Mapping[str, Rule]) -> list[str]:
     ['epochs=0 must be a whole number, at least 1']
     """
     return [f"{name}={values[name]!r} must be {what}" for name, (good, what) in rules.items() if not good(values[name])]
+
+
+def settle(options: Any, rules: Mapping[str, Rule]) -> None:
+    """Check the fields of a frozen dataclass, and make their numbers plain ones, of no library, so that JSON can hold them."""
+    wrong = faults(asdict(options), rules)
+    if wrong:
+        raise ConfigError(f"{type(options).__name__} cannot be used like this: {'; '.join(wrong)}.")
+    for name in rules:
+        value = getattr(options, name)
+        object.__setattr__(options, name, int(value) if isinstance(value, Integral) else float(value))

@@ -90,6 +90,7 @@ class Trainer:
                     value = (loss or cross_entropy)(running, x, y)
                     fabric.backward(value)
                     if before_step is not None:
+                        fabric.strategy.precision.unscale_gradients(stepper)  # of 16-bit floats
                         before_step(module)
                     stepper.step()
                     stepper.zero_grad()
@@ -256,7 +257,12 @@ def score(module: nn.Module, data: Data, fabric: Fabric, classes: slice = slice(
 
 
 def make_optimizer(recipe: Recipe, module: nn.Module) -> torch.optim.Optimizer:
-    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    """An optimiser of all that learns; weight decay is not for parameters that are marked `undecayed`."""
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    parameters: Any = [p for p in trained if not getattr(p, "undecayed", False)]
+    if len(parameters) < len(trained):
+        rest = [p for p in trained if getattr(p, "undecayed", False)]
+        parameters = [{"params": parameters}, {"params": rest, "weight_decay": 0.0}]
     if recipe.optimizer == "sgd":
         return torch.optim.SGD(parameters, recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
     kind = torch.optim.Adam if recipe.optimizer == "adam" else torch.optim.AdamW

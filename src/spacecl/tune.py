@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import os
@@ -28,10 +29,12 @@ def choices(texts: Sequence[str]) -> dict[str, list[Any]]:
     for text in texts:
         key, equals, values = text.partition("=")
         key = key.strip() if "." in key else f"options.{key.strip()}"
-        parts = _parts(values)
-        if not equals or not all(parts) or key.split(".")[0] not in ("options", "train"):
+        parts = list(dict.fromkeys(_parts(values)))
+        table, _, name = key.partition(".")
+        if not equals or not all(parts) or table not in ("options", "train") or "." in name:
             raise ConfigError(f"--over {text} is not of the form KEY=V1,V2,... such as strength=1,10,100 or train.lr=0.1,0.01.")
-        name = key.split(".", 1)[1]
+        if key in found:
+            raise ConfigError(f"--over {text}: values of {key} have been given already. Give all of them at once.")
         found[key] = [config.assigned([f"{name}={value}"])[name] for value in parts]
     return found
 
@@ -67,7 +70,7 @@ def tune(
     configs = [_settings(given, values, data) for values in tried]
     rows: list[Row] = []
     for number, (values, settings) in enumerate(zip(tried, configs), 1):
-        name = ",".join(f"{key.split('.', 1)[1]}={_short(value)}" for key, value in values.items())
+        name = _folder(values)
         row: Row = {"values": values, "folder": name}
         try:
             result = run(settings, folder / name, data=data, progress=progress, say=lambda text: None)
@@ -104,10 +107,11 @@ def _settings(given: Mapping[str, Any], values: Mapping[str, Any], data: str | N
     return config.resolve(config.merged(given, layer), data)
 
 
-def _short(value: Any) -> str:
-    """A value as a part of a folder's name."""
-    text = json.dumps(value) if not isinstance(value, str) else value
-    return "".join(letter if letter.isalnum() or letter in "+-.:" else "_" for letter in text)
+def _folder(values: Mapping[str, Any]) -> str:
+    """A folder's name for some values; a mark is added where letters were lost."""
+    text = ",".join(f"{key.split('.', 1)[1]}={as_toml(value)}" for key, value in values.items())
+    short = "".join(letter if letter.isalnum() or letter in "+-.,=" else "_" for letter in text)[:80]
+    return short if short == text else f"{short}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def as_toml(value: Any) -> str:

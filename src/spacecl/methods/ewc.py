@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -13,11 +14,10 @@ from torch import Tensor, nn
 from ..blueprint import ask
 from ..channels import Channels
 from ..core import Core
-from ..errors import ConfigError
 from ..processes import summed
 from ..recipe import Recipe
 from ..record import Job, told
-from ..rules import faults, number, whole
+from ..rules import number, settle, whole
 from ..training import Loss, cross_entropy
 
 Tensors = dict[str, Tensor]
@@ -42,9 +42,7 @@ class EWC:
     needs_data: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        wrong = faults(asdict(self), {"strength": number(lambda v: v >= 0, "at least 0"), "samples": whole(1)})
-        if wrong:
-            raise ConfigError(f"EWC cannot be used like this: {'; '.join(wrong)}.")
+        settle(self, {"strength": number(lambda v: v >= 0, "at least 0"), "samples": whole(1)})
 
     def check(self, channels: Channels) -> None:
         pass
@@ -56,8 +54,10 @@ class EWC:
         module = core.blueprint.build(core.start(job.classes))
         loss = self._loss(module, core.memory) if core.own else None
         history = job.trainer.fit(module, job.train, job.valid, loss=loss)
+        started = time.perf_counter()
         done = core.rewrite(core.blueprint.taken(module))
-        return replace(done, memory=self._remember(core.memory, module, done, job)), told(history)
+        done = replace(done, memory=self._remember(core.memory, module, done, job))
+        return done, told(history, fisher=time.perf_counter() - started)
 
     def _loss(self, module: nn.Module, memory: Mapping[str, Tensor]) -> Loss:
         springs: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -88,6 +88,8 @@ class EWC:
 def fisher_information(module: nn.Module, names: Collection[str], job: Job, samples: int) -> Tensors:
     """The mean square of the gradient of log p(y | x), y drawn from the network's own prediction, for some parameters."""
     parameters = {name: p for name, p in module.named_parameters() if name in names and p.requires_grad}
+    if not parameters:
+        return {}
     fabric = job.trainer.fabric
     labels = torch.Generator().manual_seed(job.trainer.seed + 2 + fabric.global_rank)
     found = {name: torch.zeros_like(p, dtype=torch.float32) for name, p in parameters.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -11,10 +11,9 @@ from torch.func import functional_call
 
 from ..channels import Channels
 from ..core import Core
-from ..errors import ConfigError
 from ..recipe import Recipe
 from ..record import Job, told
-from ..rules import faults, number
+from ..rules import number, settle
 from ..training import cross_entropy, hold
 
 
@@ -39,12 +38,10 @@ class HAT:
     def __post_init__(self) -> None:
         rules = {
             "compressibility": number(lambda v: v >= 0, "at least 0"),
-            "s_max": number(lambda v: v >= 1, "at least 1"),
+            "s_max": number(lambda v: 1 <= v <= 1e6, "from 1 to 1,000,000"),
             "embedding_lr": number(lambda v: v >= 0, "at least 0"),
         }
-        wrong = faults(asdict(self), rules)
-        if wrong:
-            raise ConfigError(f"HAT cannot be used like this: {'; '.join(wrong)}.")
+        settle(self, rules)
 
     def check(self, channels: Channels) -> None:
         pass
@@ -56,11 +53,11 @@ class HAT:
         trainer, channels = job.trainer, core.channels
         backbone = core.blueprint.build(core.start(job.classes))
         gated = Gated(backbone, channels, self.s_max, job.train.steps(trainer.recipe.batch_size))
-        new = (~core.committed).float()
+        new = (~core.committed).float().to(trainer.fabric.device)
         put_back = hold(gated, {f"backbone.{name}": mask for name, mask in core.held("subnet").items()})
 
         def loss(running: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-            return cross_entropy(running, x, y) + self.compressibility * gated.price(new.to(x.device))
+            return cross_entropy(running, x, y) + self.compressibility * gated.price(new)
 
         def before_step(module: nn.Module) -> None:
             gated.compensate_gradient()
@@ -72,7 +69,8 @@ class HAT:
                 put_back(module)
 
         history = trainer.fit(gated, job.train, job.valid, loss=loss, before_step=before_step, after_step=after_step)
-        keep = trainer.fabric.broadcast(opened(channels, gated.embedding.detach().cpu()))
+        keep = opened(channels, gated.embedding.detach().cpu()) if history else channels.everything()
+        keep = trainer.fabric.broadcast(keep)
         return core.commit(channels.gather(core.blueprint.taken(backbone), keep), keep), told(history)
 
 
@@ -82,8 +80,10 @@ class Gated(nn.Module):
     def __init__(self, backbone: nn.Module, channels: Channels, s_max: float, steps: int):
         super().__init__()
         self.backbone, self.s_max, self.steps, self.step = backbone, s_max, steps, 0
-        self.embedding = nn.Parameter(torch.randn(channels.units))
-        self.readers = {place.weight: channels.dims[place.weight][1] for place in channels.readings}
+        self.embedding = nn.Parameter(torch.randn(channels.units, dtype=next(backbone.parameters()).dtype))
+        self.readers = list(dict.fromkeys(place.weight for place in channels.readings))
+        for n, weight in enumerate(self.readers):
+            self.register_buffer(f"owner{n}", channels.dims[weight][1])
 
     def train(self, mode: bool = True) -> Gated:
         super().train(mode)
@@ -98,7 +98,8 @@ class Gated(nn.Module):
         return 1 / self.s_max + (self.s_max - 1 / self.s_max) * max(0.0, share) if self.training else self.s_max
 
     def gates(self) -> Tensor:
-        return torch.sigmoid(self.scale * self.embedding)
+        """Gates at this scale, cut where the published gradient is: smaller ones would make denormal, slow products."""
+        return torch.sigmoid((self.scale * self.embedding).clamp(-50, 50))
 
     def price(self, new: Tensor) -> Tensor:
         """The mean gate of the units that are new, which no earlier task has (equation 2)."""
@@ -108,9 +109,8 @@ class Gated(nn.Module):
         self.step += self.training
         gates, weights = self.gates(), {}
         own = dict(self.backbone.named_parameters())
-        for name, owner in self.readers.items():
-            assert owner is not None
-            owner = owner.to(gates.device)
+        for n, name in enumerate(self.readers):
+            owner = self.get_buffer(f"owner{n}")
             factor = torch.where(owner >= 0, gates[owner.clamp(min=0)], 1.0)
             weights[name] = own[name] * factor.reshape(1, -1, *[1] * (own[name].dim() - 2)).to(own[name].dtype)
         return functional_call(self.backbone, weights, (x,))
@@ -125,9 +125,9 @@ class Gated(nn.Module):
     @torch.no_grad()
     def descend(self, rate: float) -> None:
         """Move the embedding against its gradient, which is then spent: no optimiser sees it."""
-        if self.embedding.grad is not None:
+        if self.embedding.grad is not None and bool(self.embedding.grad.isfinite().all()):
             self.embedding.sub_(rate * self.embedding.grad).clamp_(-6, 6)
-            self.embedding.grad = None
+        self.embedding.grad = None
 
 
 def opened(channels: Channels, embedding: Tensor) -> Tensor:

@@ -48,11 +48,11 @@ class Joint:
         heads = {name for name in core.channels.own if core.channels.of_head(name)}
         given = core.memory or {name: tensor for name, tensor in blueprint.tensors().items() if name not in heads}
         module = blueprint.build(given | blueprint.new_head(blueprint.tensors(), sum(sizes)))
-        together = torch.block_diag(*(torch.ones(size, size) for size in sizes)).bool()  # labels of the same task
+        together = torch.block_diag(*(torch.ones(size, size) for size in sizes)).bool().to(fabric.device)  # labels of one task
 
         def loss(running: nn.Module, x: Tensor, y: Tensor) -> Tensor:
             logits = running(x)
-            return F.cross_entropy(logits.masked_fill(~together.to(y.device)[y], float("-inf")), y)
+            return F.cross_entropy(logits.masked_fill(~together[y], float("-inf")), y)
 
         def validate(module: nn.Module) -> tuple[float, float]:
             found = [score(module, valid, fabric, span) for (_, valid), span in zip(parts, spans)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from ..blueprint import ask
 from ..channels import Channels
 from ..core import Core
-from ..errors import ConfigError
 from ..recipe import Recipe
 from ..record import Job, told
-from ..rules import faults, number, whole
+from ..rules import number, settle, whole
 from ..training import score
 
 
@@ -43,9 +42,7 @@ class LwF:
             "temperature": number(lambda v: v > 0, "above 0"),
             "warmup": whole(0),
         }
-        wrong = faults(asdict(self), rules)
-        if wrong:
-            raise ConfigError(f"LwF cannot be used like this: {'; '.join(wrong)}.")
+        settle(self, rules)
 
     def check(self, channels: Channels) -> None:
         pass
@@ -68,7 +65,7 @@ class LwF:
             module = blueprint.build(start)
             for name, parameter in module.named_parameters():
                 parameter.requires_grad_(name in heads)
-            recipe = replace(trainer.recipe, epochs=plan["head"])
+            recipe = trainer.recipe.over(plan["head"])
             history += trainer.fit(module, job.train, job.valid, phase="head", recipe=recipe)
             found = blueprint.taken(module)
             start |= {name: found[name] for name in heads}
@@ -89,7 +86,7 @@ class LwF:
         def validate(module: nn.Module) -> tuple[float, float]:
             return score(module, job.valid, trainer.fabric, slice(old, None))
 
-        recipe = replace(trainer.recipe, epochs=plan["train"])
+        recipe = trainer.recipe.over(plan["train"])
         history += trainer.fit(module, job.train, job.valid, recipe=recipe, loss=loss, validate=validate)
         return core.rewrite(blueprint.taken(module), together=True), told(history)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -10,11 +10,11 @@ from torch import Tensor
 
 from ..channels import Channels
 from ..core import FREE, Core
-from ..errors import ConfigError, FullError
+from ..errors import FullError
 from ..graph import layer_of
 from ..recipe import Recipe
 from ..record import Job, told
-from ..rules import faults, number
+from ..rules import number, settle
 from ..training import hold
 
 
@@ -35,9 +35,7 @@ class PackNet:
     needs_data: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        wrong = faults(asdict(self), {"prune": number(lambda v: 0 < v < 1, "between 0 and 1")})
-        if wrong:
-            raise ConfigError(f"PackNet cannot be used like this: {'; '.join(wrong)}.")
+        settle(self, {"prune": number(lambda v: 0 < v < 1, "between 0 and 1")})
 
     def check(self, channels: Channels) -> None:
         pass
@@ -69,9 +67,9 @@ class PackNet:
         return done, told(history)
 
     def _largest(self, weight: Tensor, free: Tensor) -> Tensor:
-        """The positions of the largest of a weight's free elements, without the share that is pruned."""
+        """The positions of the largest of a weight's free elements, without the share that is pruned; one stays in any case."""
         count = int(free.sum())
-        kept = count - round(self.prune * count) if count > 1 else count
+        kept = min(count, max(1, count - round(self.prune * count)))
         size = torch.where(free, weight.abs().double(), -1.0).flatten()
         order = size.argsort(descending=True, stable=True)[:kept]
         return torch.zeros_like(size, dtype=torch.bool).index_fill(0, order, True).reshape(weight.shape)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -14,10 +14,9 @@ from torch.func import functional_call
 
 from ..channels import Channels
 from ..core import Core
-from ..errors import ConfigError
 from ..recipe import Recipe
 from ..record import Job, told
-from ..rules import faults, number, whole
+from ..rules import number, settle, whole
 
 
 @dataclass(frozen=True)
@@ -44,15 +43,13 @@ class UCB:
     def __post_init__(self) -> None:
         rules = {
             "samples": whole(1),
-            "rho": number(math.isfinite, "that is finite"),
+            "rho": number(lambda v: -20 <= v <= 5, "from -20 to 5"),
             "kl": number(lambda v: v >= 0, "at least 0"),
             "prior_share": number(lambda v: 0 < v < 1, "between 0 and 1"),
             "prior_wide": number(lambda v: v > 0, "above 0"),
-            "prior_narrow": number(lambda v: v > 0, "above 0"),
+            "prior_narrow": number(lambda v: v >= 1e-6, "at least 0.000001"),
         }
-        wrong = faults(asdict(self), rules)
-        if wrong:
-            raise ConfigError(f"UCB cannot be used like this: {'; '.join(wrong)}.")
+        settle(self, rules)
 
     def check(self, channels: Channels) -> None:
         pass
@@ -65,7 +62,7 @@ class UCB:
         heads = {name for name in core.channels.own if core.channels.of_head(name)}
         names = [n for n, p in backbone.named_parameters() if p.requires_grad and (n in core.tensors or n in heads)]
         bayesian = Bayesian(backbone, names, self.rho, core.memory, self.samples)
-        slow = [name for name in names if name in core.tensors] if core.own else []
+        slow = {name: F.softplus(rho).to(job.trainer.fabric.device) for name, rho in core.memory.items()}  # none at first
         before: dict[str, Tensor] = {}
 
         def loss(running: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -79,7 +76,8 @@ class UCB:
         def after_step(module: nn.Module) -> None:
             for name, old in before.items():  # whatever the optimiser, its step times the deviation
                 mean = bayesian.mean(name)
-                mean.copy_(old + bayesian.deviation(name) * (mean - old))
+                mean.copy_(torch.addcmul(old, slow[name].to(mean), mean - old))
+            bayesian.drawn, bayesian.spread = {}, {}  # and with them the graph of this step
 
         history = job.trainer.fit(bayesian, job.train, job.valid, loss=loss, before_step=before_step, after_step=after_step)
         memory = {name: bayesian.rhos[key].detach().to("cpu", copy=True) for name, key in bayesian.keys.items()}
@@ -87,18 +85,20 @@ class UCB:
         return replace(done, memory={n: rho for n, rho in memory.items() if n in core.tensors}), told(history)
 
     def _divergence(self, bayesian: Bayesian) -> Tensor:
-        """log q(w) - log p(w), the mean over the weights that were drawn last."""
+        """E log q(w), which is exact, less log p(w), the mean over the weights that were drawn last."""
         total = torch.zeros((), device=next(bayesian.parameters()).device)
-        for name, (noise, weight) in bayesian.drawn.items():  # (samples, ...)
-            wide = math.log(self.prior_share) + _log_normal(weight, self.prior_wide)
-            narrow = math.log(1 - self.prior_share) + _log_normal(weight, self.prior_narrow)
-            posterior = _log_normal(noise, 1.0) - bayesian.deviation(name).log()
-            total = total + (posterior - torch.logaddexp(wide, narrow)).sum() / self.samples
+        for name, drawn in bayesian.drawn.items():  # (samples, ...)
+            entropy = (bayesian.spread[name].log() + 0.5 * math.log(2 * math.pi * math.e)).sum()
+            total = total - entropy - self._log_prior(drawn).sum() / self.samples
         return total
 
-
-def _log_normal(x: Tensor, deviation: float) -> Tensor:
-    return -x.square() / (2 * deviation**2) - math.log(deviation * math.sqrt(2 * math.pi))
+    def _log_prior(self, weight: Tensor) -> Tensor:
+        """log of the mixture as log wide + log(1 + narrow / wide), cut before it makes denormal, slow numbers."""
+        square = weight.square()
+        wide, narrow = 0.5 / self.prior_wide**2, 0.5 / self.prior_narrow**2
+        ratio = (1 - self.prior_share) * self.prior_wide / (self.prior_share * self.prior_narrow)
+        first = math.log(self.prior_share / (self.prior_wide * math.sqrt(2 * math.pi)))
+        return first - wide * square + F.softplus((math.log(ratio) + (wide - narrow) * square).clamp(min=-30))
 
 
 class Bayesian(nn.Module):
@@ -113,7 +113,10 @@ class Bayesian(nn.Module):
             name: known[name].to(mean) if name in known else torch.full_like(mean, rho) for name, mean in self.means.items()
         }
         self.rhos = nn.ParameterDict({self.keys[name]: nn.Parameter(values.clone()) for name, values in first.items()})
-        self.drawn: dict[str, tuple[Tensor, Tensor]] = {}  # the noise and the weights that it made, (samples, ...)
+        for rho in self.rhos.values():
+            rho.undecayed = True  # type: ignore[attr-defined]  # decay would make every weight uncertain
+        self.drawn: dict[str, Tensor] = {}  # weights of the last forward pass, (samples, ...)
+        self.spread: dict[str, Tensor] = {}  # their deviations
 
     def mean(self, name: str) -> Tensor:
         return self.means[name]
@@ -127,6 +130,7 @@ class Bayesian(nn.Module):
             return self.backbone(x)
         for name, mean in self.means.items():
             noise = torch.randn(self.samples, *mean.shape, dtype=mean.dtype, device=mean.device)
-            self.drawn[name] = noise, mean + self.deviation(name) * noise
-        parts = [{name: drawn[sample] for name, (_, drawn) in self.drawn.items()} for sample in range(self.samples)]
+            self.spread[name] = self.deviation(name)
+            self.drawn[name] = torch.addcmul(mean, self.spread[name], noise)
+        parts = [{name: drawn[sample] for name, drawn in self.drawn.items()} for sample in range(self.samples)]
         return torch.stack([functional_call(self.backbone, part, (x,)) for part in parts])
