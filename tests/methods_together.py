@@ -12,7 +12,11 @@ from lightning_fabric import Fabric
 from models import IMAGE, ConvNet, tasks
 
 from spacecl import Learner, Recipe, SpaceWarning, Task
+from spacecl.core import digest
 from spacecl.methods import METHODS
+from spacecl.record import Job
+from spacecl.tasks import Data
+from spacecl.training import Trainer
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore", SpaceWarning)
@@ -29,5 +33,8 @@ if __name__ == "__main__":
         before = learner.logits(x, "0")
         learner.learn(Task("1", second), Recipe(epochs=2, retrain_epochs=1))
         found[name] = {"digests": learner.verify(), "unchanged": torch.equal(learner.logits(x, "0"), before)}
+        found[name]["memory"] = digest(learner._core.memory)
+        job = Job("task", Data(first, "train"), Data(first, "valid"), 3, Trainer(fabric, Recipe(), 0))
+        found[name]["seen"] = float(torch.cat(list(job.examples(50))).sum())
     with open(f"{sys.argv[1]}/rank{fabric.global_rank}.json", "w") as file:
         json.dump(found, file)

@@ -66,6 +66,17 @@ def test_fisher_information_is_that_of_a_linear_softmax_model():
     assert torch.allclose(found["2.weight"], (spread.T @ features.square()) / 4000, rtol=0.1)
 
 
+def test_fisher_information_is_taken_in_eval_mode():
+    torch.manual_seed(0)
+    learner = Learner(ConvNet(), EWC(), example_input=IMAGE)
+    x, y = tasks(IMAGE, 1)[0]
+    model = ConvNet()
+    statistics = model.norm1.running_mean.clone()
+    found = [fisher_information(model.train(), {"conv1.weight"}, job_for(learner, (x, y)), 5)["conv1.weight"] for _ in range(2)]
+    assert torch.equal(*found), "no dropout"
+    assert torch.equal(model.norm1.running_mean, statistics)
+
+
 def test_springs_of_many_tasks_pull_like_the_sum_of_each_task_s():
     """The two tensors that are kept against the penalty as published, a sum over tasks of F_t (w - w_t)^2."""
     method, fishers, weights = EWC(strength=7.0, samples=20), [], []
@@ -173,6 +184,25 @@ def test_the_new_head_has_a_warm_up_of_its_own():
     assert LwF(warmup=5).plan(Recipe(epochs=12), 1) == {"head": 5, "train": 7}
 
 
+def test_the_teacher_stands_still(monkeypatch):
+    """What old heads said is asked in eval mode: twice the same loss, though the network has dropout and batch norm."""
+    caught, fit = {}, Trainer.fit
+
+    def watched(self, module, *args, **kwargs):
+        caught.update(module=module, loss=kwargs.get("loss"))
+        return fit(self, module, *args, **kwargs)
+
+    monkeypatch.setattr(Trainer, "fit", watched)
+    learner = taught(LwF(warmup=0), 1, ConvNet(), IMAGE)
+    before = learner.subnet("0")
+    x, y = tasks(IMAGE, 2)[1]
+    learner.learn(Task("1", (x, y)), RECIPE)
+    module = caught["module"].eval()
+    logits = module(x)
+    wanted = F.cross_entropy(logits[:, 3:], y) + divergence(logits[:, :3], before(x), 2.0)
+    assert caught["loss"](module, x, y).item() == pytest.approx(wanted.item(), rel=1e-5)
+
+
 # -- HAT ----------------------------------------------------------------------------------------------------------
 
 
@@ -263,6 +293,36 @@ def test_hat_holds_what_earlier_tasks_use_while_it_trains(monkeypatch):
         assert not torch.equal(tensor[~held[name]], before[name][~held[name]])
 
 
+def test_hat_pays_for_new_units_only_and_keeps_embeddings_within_bounds(monkeypatch):
+    learner = taught(HAT(compressibility=0.1), 1, recipe=Recipe(epochs=10))
+    free, fit, caught = ~learner._core.committed, Trainer.fit, {}
+    assert bool(free.any())
+    assert not bool(free.all())
+
+    def watched(self, module, *args, **kwargs):
+        caught.update(module=module, loss=kwargs["loss"], before_step=kwargs["before_step"])
+        return fit(self, module, *args, **kwargs)
+
+    monkeypatch.setattr(Trainer, "fit", watched)
+    learner.method = HAT(compressibility=2.0, embedding_lr=1000.0)
+    x, y = tasks(VECTOR, 2)[1]
+    learner.learn(Task("next", (x, y)), Recipe(epochs=2))
+    gated = caught["module"].eval()
+    wanted = F.cross_entropy(gated(x), y) + 2.0 * gated.gates()[free].mean()
+    assert caught["loss"](gated, x, y).item() == pytest.approx(wanted.item(), rel=1e-5)
+    assert gated.embedding.abs().max().item() == 6
+    for parameter in gated.parameters():
+        parameter.grad = torch.full_like(parameter, 1e6)
+    gated.embedding.grad = None
+    caught["before_step"](gated)
+    assert math.sqrt(sum(float(p.grad.square().sum()) for p in gated.backbone.parameters())) == pytest.approx(10_000, rel=1e-3)
+
+
+def test_without_training_hat_keeps_the_network_whole():
+    learner = taught(HAT(), 1, recipe=Recipe(epochs=0))
+    assert learner.records["0"].widths == learner.widths
+
+
 def test_hat_s_tasks_choose_units_freely():
     learner = taught(HAT(compressibility=0.1), 3, recipe=Recipe(epochs=10))
     core = learner._core
@@ -324,6 +384,12 @@ def test_packnet_leaves_frozen_layers_alone():
     assert torch.equal(learner.subnet("1")[0].weight, given)
 
 
+def test_packnet_leaves_every_layer_at_least_one_weight():
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3))
+    learner = taught(PackNet(prune=0.999), 1, model, torch.zeros(1, 1, 4, 4))
+    assert int((learner._core.taken["0.weight"] == 0).sum()) == 1
+
+
 # -- UCB ----------------------------------------------------------------------------------------------------------
 
 
@@ -376,6 +442,33 @@ def test_means_learn_at_a_rate_scaled_by_the_deviation_that_earlier_tasks_left()
             assert torch.allclose(moved, -0.1 * scale * gradient, atol=1e-6), name
 
 
+def test_the_loss_is_cross_entropy_and_a_share_of_the_divergence(monkeypatch):
+    caught, fit = {}, Trainer.fit
+
+    def watched(self, module, *args, **kwargs):
+        caught.update(module=module, loss=kwargs["loss"])
+        return fit(self, module, *args, **kwargs)
+
+    monkeypatch.setattr(Trainer, "fit", watched)
+    method = UCB(samples=2, kl=0.5)
+    x, y = tasks(VECTOR, 1)[0]
+    Learner(chain(), method, example_input=VECTOR).learn(Task("0", (x, y), valid=(x[:9], y[:9])), RECIPE)
+    bayesian = caught["module"].train()
+    found = caught["loss"](bayesian, x, y).item()
+    draws = [
+        torch.func.functional_call(bayesian.backbone, {n: w[s] for n, w in bayesian.drawn.items()}, (x,)) for s in range(2)
+    ]
+    wanted = sum(F.cross_entropy(logits, y) for logits in draws) / 2 + 0.5 / len(x) * method._divergence(bayesian)
+    assert found == pytest.approx(wanted.item(), rel=1e-5)
+
+
+def test_deviations_do_not_decay():
+    """Weight decay would pull rho to nought, a deviation of 0.69, and let go of all that was learned."""
+    recipe = Recipe(epochs=20, optimizer="sgd", lr=0.05, weight_decay=0.5)
+    rho = taught(UCB(samples=1, kl=0), 1, recipe=recipe)._core.memory["2.weight"]
+    assert float(rho.max()) < -2.5
+
+
 def test_deviations_learn_and_are_carried_on():
     learner = taught(UCB(samples=2), 1, recipe=Recipe(epochs=10))
     rho = learner._core.memory["0.weight"]
@@ -412,6 +505,37 @@ def test_joint_training_reads_all_tasks_with_labels_of_their_own():
     assert sorted(rows) == [(float(i), i % 2) for i in range(6)] + [(float(i + 10), 2 + i % 2) for i in range(6)]
     first = next(iter(pool.batches(5, torch.Generator().manual_seed(0))))[1]
     assert len({int(label) // 2 for label in first}) == 2, "a batch mixes the tasks"
+
+
+def test_joint_training_compares_classes_of_one_task_and_validates_on_all(monkeypatch):
+    """Its loss on a batch is the mean over examples of the cross-entropy among the classes of each example's task."""
+    caught, fit = {}, Trainer.fit
+
+    def watched(self, module, train, valid, **kwargs):
+        caught.update(module=module, train=train, **kwargs)
+        return fit(self, module, train, valid, **kwargs)
+
+    monkeypatch.setattr(Trainer, "fit", watched)
+    (x, y), (x2, y2) = tasks(VECTOR, 2)
+    learner = Learner(chain(), Joint(), example_input=VECTOR)
+    learner.learn(Task("0", (x, y)), RECIPE)
+    learner.learn(Task("1", (x2, y2.clamp(max=1)), classes=2), RECIPE)
+    module = caught["module"].eval()
+    batch = torch.cat([x[:4], x2[:3]])
+    labels = torch.cat([y[:4], y2[:3].clamp(max=1) + 3])
+    logits = module(batch)
+    assert logits.shape == (7, 5)
+    wanted = (
+        F.cross_entropy(logits[:4, :3], y[:4], reduction="sum")
+        + F.cross_entropy(logits[4:, 3:], labels[4:] - 3, reduction="sum")
+    ) / 7
+    assert caught["loss"](module, batch, labels).item() == pytest.approx(wanted.item(), rel=1e-5)
+    parts = [learner._data["0"][1], learner._data["1"][1]]
+    hits = 0
+    for part, span in zip(parts, (slice(0, 3), slice(3, 5))):
+        inputs, targets = part.tensors
+        hits += int((module(inputs)[:, span].argmax(1) == targets).sum())
+    assert caught["validate"](module)[0] == pytest.approx(hits / sum(len(part) for part in parts))
 
 
 def test_joint_training_says_whose_data_it_needs(tmp_path):

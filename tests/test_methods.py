@@ -6,6 +6,7 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from models import FAMILIES, tasks
@@ -154,17 +155,27 @@ def test_sizes_and_operations_are_those_of_the_networks_themselves(method, backb
             assert multiply_adds(network, example) == multiply_adds(full, example), "nothing was removed, so nothing is saved"
         else:
             assert multiply_adds(network, example) < multiply_adds(full, example)
-    backbone_size = sum(p.numel() for name, p in full.named_parameters() if not name.startswith(f"{head}."))
-    distinct: dict[str, list] = {}
-    for network in networks.values():
-        for name, p in network.named_parameters():
-            if not name.startswith(f"{head}.") and not any(torch.equal(p, other) for other in distinct.setdefault(name, [])):
-                distinct[name].append(p)
-    largest = sum(p.numel() for tensors in distinct.values() for p in tensors) / backbone_size
-    smallest = sum(max(int(p.count_nonzero()) for p in tensors) for tensors in distinct.values()) / backbone_size
-    assert smallest - 1e-9 <= learner.size <= largest + 1e-9
+    counted = {name: p.numel() for name, p in full.named_parameters() if not name.startswith(f"{head}.")}
+    core = learner._core
+    places = {name: torch.arange(size).reshape(core.channels.shapes[name]) for name, size in counted.items()}
+    used = 0
+    for name, numbers in places.items():
+        values, union = [], set()
+        for number, network in enumerate(networks.values()):
+            weight = network.get_parameter(name).detach()
+            if name in core.own[number]:
+                values += [] if any(torch.equal(weight, other) for other in values) else [weight]
+            else:
+                where = core.channels.gather({name: numbers}, core.keep(number))[name]
+                assert where.shape == weight.shape, "the network has these positions and no others"
+                union |= set(where[core.taken[name] <= number].tolist() if name in core.taken else where.flatten().tolist())
+        used += len(union) + sum(weight.numel() for weight in values)
+    assert learner.size == pytest.approx(used / sum(counted.values()))
+    if method in (spacecl.STL, spacecl.FineTune, spacecl.EWC, spacecl.UCB, spacecl.LwF, spacecl.Joint):
+        norms = sum(counted[name] for name in core.channels.own if name in counted) / sum(counted.values())
+        of_each_task = {spacecl.STL: 3.0, spacecl.LwF: 1.0, spacecl.Joint: 1.0}.get(method, 1 + 2 * norms)
+        assert learner.size == pytest.approx(of_each_task)
     assert set(learner.storage) == {"weights", "own", "masks", "memory"}
-    assert learner.storage["weights"] >= 4 * (1 - 0.5) * backbone_size
 
 
 def test_what_methods_keep_beside_their_networks_is_reported():
@@ -198,6 +209,46 @@ def test_a_method_runs_from_the_command_line_and_comes_back_from_a_crash(method,
 
 
 @every_method
+def test_a_method_takes_models_in_double_precision_frozen_backbones_and_numbers_of_any_library(method, tmp_path):
+    make, example, _ = FAMILIES["chain"]
+    first, second, _ = tasks(example, 3)
+    learner = Learner(make().double(), method(), example_input=example.double())
+    for number, (x, y) in enumerate((first, second)):
+        learner.learn(Task(str(number), (x.double(), y)), QUICK)
+    assert learner.logits(first[0].double(), "0").dtype == torch.float64
+    model = make()
+    for parameter in [*model[0].parameters(), *model[2].parameters()]:
+        parameter.requires_grad_(False)
+    given = [p.detach().clone() for p in model.parameters()]
+    options = {f.name: np.float32(f.default) for f in fields(method) if type(f.default) is float}
+    learner = Learner(model, method(**options), example_input=example)
+    learner.learn(Task("0", first), QUICK)
+    learner.learn(Task("1", second), QUICK, checkpoint=tmp_path / "kept")
+    learner.save(tmp_path / "saved")
+    assert all(torch.equal(a, b) for a, b in zip(given, model.parameters())), "the user's own model was changed"
+    if method not in (spacecl.SPACE, spacecl.HAT):  # which are narrower
+        assert torch.equal(learner.subnet("1")[0].weight, given[0])
+
+
+@every_method
+def test_no_number_may_be_infinite(method):
+    for option in fields(method):
+        if type(option.default) is float:
+            with pytest.raises(ConfigError, match=option.name):
+                method(**{option.name: float("inf")})
+
+
+@every_method
+def test_a_learner_goes_on_with_no_other_method_than_it_had(method, tmp_path):
+    learner, _ = taught(method, "chain")
+    learner.save(tmp_path)
+    other = spacecl.FineTune() if method is not spacecl.FineTune else spacecl.SPACE()
+    with pytest.raises(ConfigError, match=f"was learned with {method.__name__}; it cannot go on with {type(other).__name__}"):
+        Learner.load(tmp_path, FAMILIES["chain"][0](), method=other)
+    Learner.load(tmp_path, FAMILIES["chain"][0](), method=method())
+
+
+@every_method
 def test_every_option_is_checked_when_it_is_given(method):
     for option in fields(method):
         with pytest.raises(ConfigError, match=f"{method.__name__} cannot be used like this.*{option.name}|{option.name}"):
@@ -211,6 +262,8 @@ def test_methods_learn_in_two_processes_as_one(tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1))
     assert first.keys() == METHODS.keys()
+    assert {name: found["memory"] for name, found in first.items()} == {name: f["memory"] for name, f in second.items()}
+    assert len({found["seen"] for found in (first["EWC"], second["EWC"])}) == 2, "each process looks at examples of its own"
     assert {name: found["digests"] for name, found in first.items()} == {name: f["digests"] for name, f in second.items()}
     for name, found in first.items():
         assert found["unchanged"] is not METHODS[name].forgets

@@ -20,6 +20,7 @@ from ..graph import matches
 from ..moments import Moments, collect
 from ..recipe import Recipe
 from ..record import Job, told
+from ..rules import faults, number
 from ..spectrum import analyse, pivot
 from ..training import hold
 
@@ -75,10 +76,11 @@ class SPACE:
                 wrong.append(f"{name}={getattr(self, name)!r} must be True or False")
         if self.samples is not None and not (isinstance(self.samples, Integral) and int(self.samples) >= 2):
             wrong.append(f"samples={self.samples!r} must be a whole number, at least 2")
-        if not (isinstance(self.growth, Real) and float(self.growth) > 1):
-            wrong.append(f"growth={self.growth!r} must be a number above 1")
+        wrong += faults({"growth": self.growth}, {"growth": number(lambda v: v > 1, "above 1")})
         if wrong:
             raise ConfigError(f"SPACE cannot be used like this: {'; '.join(wrong)}.")
+        object.__setattr__(self, "growth", float(self.growth))
+        object.__setattr__(self, "samples", None if self.samples is None else int(self.samples))
         object.__setattr__(self, "variance", _plain(self.variance))  # numbers of any library, so that JSON can hold them
         object.__setattr__(self, "task_variance", {task: _plain(value) for task, value in self.task_variance.items()})
 
