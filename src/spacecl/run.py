@@ -291,8 +291,21 @@ def table(result: Mapping[str, Any]) -> Any:
         )
     found.add_section()
     found.add_row("mean", "", f"{result['average_accuracy']:.2%}", "", "", "")
+    kept = ", ".join(f"{name} {_bytes(count)}" for name, count in result.get("storage", {}).items() if count)
     found.caption = (
         f"All networks together: {result['size']:.1%} of the full one. Backward transfer {result['backward_transfer']:+.2%}. "
-        f"{clock(result['seconds']['total'])}."
+        f"{clock(result['seconds']['total'])}.\nKept: {kept}."
     )
     return found
+
+
+def _bytes(count: int) -> str:
+    """A number of bytes for people.
+
+    >>> _bytes(900), _bytes(71_800_000)
+    ('900 B', '71.8 MB')
+    """
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} B"
