@@ -10,7 +10,22 @@ from torch import nn
 from torch.distributions import Categorical, MixtureSameFamily, Normal, kl_divergence
 from torch.utils.data import DataLoader, TensorDataset
 
-from spacecl import EWC, HAT, STL, UCB, DataError, FineTune, Joint, Learner, LwF, PackNet, Recipe, Task, TaskError
+from spacecl import (
+    EWC,
+    HAT,
+    STL,
+    UCB,
+    DataError,
+    FineTune,
+    Joint,
+    Learner,
+    LwF,
+    PackNet,
+    Recipe,
+    Task,
+    TaskError,
+    TrainingError,
+)
 from spacecl.benchmarks.presets import BENCHMARKS
 from spacecl.methods.ewc import fisher_information
 from spacecl.methods.hat import Gated, opened
@@ -116,6 +131,11 @@ def test_without_strength_ewc_is_fine_tuning_and_with_more_weights_move_less():
         learner.learn(Task("1", second), RECIPE)
         moved[strength] = sum(float((learner._core.tensors[n] - t).square().sum()) for n, t in before.items())
     assert moved[1] > moved[100] > moved[10_000]
+
+
+def test_springs_too_stiff_for_the_learning_rate_are_named():
+    with pytest.raises(TrainingError, match=r"diverged.*Lower the learning rate.*Or lower strength=1e\+30"):
+        taught(EWC(strength=1e30), recipe=Recipe(epochs=10, optimizer="sgd", lr=0.1))
 
 
 # -- LwF ----------------------------------------------------------------------------------------------------------

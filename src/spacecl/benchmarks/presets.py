@@ -84,16 +84,16 @@ _FAST_DIGITS = Preset({"epochs": 30, "retrain_epochs": 15}, options=_options({"*
 _FAST_CNN = {"optimizer": "sgd", "lr": 0.05, "weight_decay": 5e-4, "batch_size": 64, "schedule": "one-cycle"}
 _FAST_CIFAR10 = Preset(
     {**_FAST_CNN, "epochs": 10, "retrain_epochs": 14, "augment": "flip-shift"},
-    options=_options({"conv1": 0.93, "*": 0.8}, 0.78, 0.05),
+    options=_options({"conv1": 0.93, "*": 0.8}, 0.78, 0.05, ewc=10),
 )
 _FAST_CIFAR100 = Preset(  # the first tasks begin with little; later ones with what the core knows
     {**_FAST_CNN, "epochs": 10, "retrain_epochs": 14, "augment": "flip-shift"},
     ({"from": 3, "epochs": 6, "retrain_epochs": 9, "retrain_lr": 0.025},),
-    _options({"conv1": 0.98, "*": 0.95}, 0.85, 0.1),
+    _options({"conv1": 0.98, "*": 0.95}, 0.85, 0.1, ewc=10),
 )
 _FAST_8 = Preset(
     {**_FAST_CNN, "epochs": 8, "retrain_epochs": 8},
-    options=_options({"conv1": 0.97, "*": 0.9}, 0.75, 0.25, 1000),
+    options=_options({"conv1": 0.97, "*": 0.9}, 0.75, 0.25, ewc=10),
 )
 
 BENCHMARKS = {

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ..blueprint import ask
 from ..channels import Channels
 from ..core import Core
+from ..errors import TrainingError
 from ..processes import summed
 from ..recipe import Recipe
 from ..record import Job, told
@@ -53,7 +54,14 @@ class EWC:
     def learn(self, core: Core, job: Job) -> tuple[Core, dict[str, Any]]:
         module = core.blueprint.build(core.start(job.classes))
         loss = self._loss(module, core.memory) if core.own else None
-        history = job.trainer.fit(module, job.train, job.valid, loss=loss)
+        try:
+            history = job.trainer.fit(module, job.train, job.valid, loss=loss)
+        except TrainingError as error:
+            if not core.own:
+                raise
+            raise TrainingError(
+                f"{error} Or lower strength={self.strength}: steps this large may overshoot springs so stiff."
+            ) from error
         started = time.perf_counter()
         done = core.rewrite(core.blueprint.taken(module))
         done = replace(done, memory=self._remember(core.memory, module, done, job))
