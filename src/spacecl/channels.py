@@ -74,6 +74,11 @@ class Channels:
     def of_head(self, name: str) -> bool:
         return module_of(name) == self.head
 
+    @property
+    def heads(self) -> set[str]:
+        """Names of the head's tensors."""
+        return {name for name in self.own if self.of_head(name)}
+
     def everything(self) -> Tensor:
         return torch.ones(self.units, dtype=torch.bool)
 

@@ -160,8 +160,7 @@ class Core:
 
     def joined_heads(self) -> Tensors:
         """The heads of all tasks as one, with the classes of all."""
-        names = [name for name in self.channels.own if self.channels.of_head(name)]
-        return {name: torch.cat([own[name] for own in self.own]) for name in names}
+        return {name: torch.cat([own[name] for own in self.own]) for name in self.channels.heads}
 
     def rewrite(self, whole: Mapping[str, Tensor], together: bool = False) -> Core:
         """A core with one task more in which all networks have these whole weights: earlier ones' answers change.
@@ -172,7 +171,7 @@ class Core:
         own = {name: whole[name] for name in sorted(self.channels.own)}
         every: tuple[Tensors, ...] = (*self.own, own)
         if together:
-            head = {name for name in own if self.channels.of_head(name)}
+            head = self.channels.heads
             sizes = [*self.classes, len(own[f"{self.blueprint.head}.weight"]) - sum(self.classes)]
             rows = [{name: own[name].split(sizes)[number].clone() for name in head} for number in range(len(sizes))]
             every = tuple({name: row[name] if name in head else tensor for name, tensor in own.items()} for row in rows)

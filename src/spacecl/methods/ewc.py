@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..blueprint import ask
-from ..channels import Channels
+from ..channels import Channels, Tensors
 from ..core import Core
 from ..errors import TrainingError
 from ..processes import summed
@@ -20,8 +20,6 @@ from ..recipe import Recipe
 from ..record import Job, told
 from ..rules import number, settle, whole
 from ..training import Loss, cross_entropy
-
-Tensors = dict[str, Tensor]
 
 
 @dataclass(frozen=True)

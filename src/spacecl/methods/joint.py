@@ -45,7 +45,7 @@ class Joint:
         sizes = [*core.classes, job.classes]
         ends = torch.tensor(sizes).cumsum(0).tolist()
         spans = [slice(end - size, end) for end, size in zip(ends, sizes)]
-        heads = {name for name in core.channels.own if core.channels.of_head(name)}
+        heads = core.channels.heads
         given = core.memory or {name: tensor for name, tensor in blueprint.tensors().items() if name not in heads}
         module = blueprint.build(given | blueprint.new_head(blueprint.tensors(), sum(sizes)))
         together = torch.block_diag(*(torch.ones(size, size) for size in sizes)).bool().to(fabric.device)  # labels of one task

@@ -31,13 +31,12 @@ class STL:
     def learn(self, core: Core, job: Job) -> tuple[Core, dict[str, Any]]:
         blueprint, channels = core.blueprint, core.channels
         given = {**core.tensors, **core.memory} if core.own else blueprint.tensors()  # what every task begins with
-        heads = {name for name in channels.own if channels.of_head(name)}
         module = blueprint.build(given | blueprint.new_head(blueprint.tensors(), job.classes))
         history = job.trainer.fit(module, job.train, job.valid)
         done = replace(
             core,
             tensors={name: given[name] for name in core.tensors},
-            memory={name: given[name] for name in sorted(channels.own - heads)},
+            memory={name: given[name] for name in sorted(channels.own - channels.heads)},
             keeps=(*core.keeps, channels.everything()),
             own=(*core.own, blueprint.taken(module)),
         )

@@ -59,7 +59,7 @@ class UCB:
 
     def learn(self, core: Core, job: Job) -> tuple[Core, dict[str, Any]]:
         backbone = core.blueprint.build(core.start(job.classes))
-        heads = {name for name in core.channels.own if core.channels.of_head(name)}
+        heads = core.channels.heads
         names = [n for n, p in backbone.named_parameters() if p.requires_grad and (n in core.tensors or n in heads)]
         bayesian = Bayesian(backbone, names, self.rho, core.memory, self.samples)
         slow = {name: F.softplus(rho).to(job.trainer.fabric.device) for name, rho in core.memory.items()}  # none at first
