@@ -15,6 +15,8 @@ from spacecl import SPACE, ConfigError, config
 from spacecl.benchmarks import sources
 from spacecl.config import assigned, merged, resolve
 
+ROOT = Path(__file__).parent.parent
+
 
 def digits(**more):
     return resolve({"benchmark": "permuted-digits", **more})
@@ -267,3 +269,30 @@ def test_the_example_of_a_settings_file_in_the_docs_is_accepted(tmp_path, monkey
     chosen = resolve(config.read("run.toml"))
     assert (chosen.tasks, chosen.recipe_for(3).lr, chosen.shared) == (3, 0.01, ("stem",))
     assert set(config.read("run.toml")) == {entry.name for entry in dataclasses.fields(config.Config)}, "every setting is shown"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"benchmark": "permuted-digits"},
+        {"benchmark": "permuted-digits", "method": "ewc", "options": {"strength": 3.5}, "seed": 4, "tasks": 2, "limit": 30},
+        {"benchmark": "permuted-digits", "recipe": "paper", "options": {"variance": {"hidden1": 0.9, "*": 0.8}}},
+        {"benchmark": "permuted-digits", "train": {"lr": 0.1, "milestones": [2, 3]}, "later": [{"from": 2, "lr": 0.2}]},
+        {"benchmark": "permuted-digits", "recipe": "paper", "train": {"retrain_epochs": 7}, "order": [2, 1], "judge": "valid"},
+        {"benchmark": "permuted-digits", "model": "mlp", "shared": ["hidden2"], "head": "head", "device": "cpu"},
+        {"benchmark": str(ROOT / "examples" / "own_tasks.py"), "model": f"{ROOT / 'examples' / 'own_tasks.py'}:network"},
+    ],
+)
+def test_the_command_of_a_run_gives_its_settings(given):
+    from spacecl import cli
+
+    made = config.resolve(given)
+    command = config.Config.from_json(json.loads(json.dumps(made.to_json()))).command()
+    assert command[:2] == ["spacecl", "run"]
+    again = config.resolve(cli._given_settings(cli.parser().parse_args(command[1:])))
+    assert again.to_json() == made.to_json()
+
+
+def test_the_command_of_a_run_by_the_recipe_says_no_more_than_needed():
+    made = config.resolve({"benchmark": "permuted-digits", "seed": 2})
+    assert made.command() == ["spacecl", "run", "permuted-digits", "--recipe", "fast", "--seed", "2"]

@@ -14,7 +14,7 @@ from models import FAMILIES, tasks
 import spacecl
 from spacecl import ConfigError, Learner, Recipe, Task, run
 from spacecl.config import resolve
-from spacecl.measure import multiply_adds
+from spacecl.costs import multiply_adds
 from spacecl.methods import METHODS
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*too few samples.*", "ignore:.*finds no free channel.*")

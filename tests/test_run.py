@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -33,9 +34,9 @@ def quiet(_):
 
 
 def timeless(value):
-    """A result without its times."""
+    """A result without its times, and without what was measured on the machine."""
     if isinstance(value, dict):
-        return {key: timeless(inner) for key, inner in value.items() if key != "seconds"}
+        return {key: timeless(inner) for key, inner in value.items() if key not in ("seconds", "measured")}
     return [timeless(inner) for inner in value] if isinstance(value, list) else value
 
 
@@ -48,6 +49,14 @@ def finished(tmp_path_factory):
     """An undisturbed run of two tasks."""
     folder = tmp_path_factory.mktemp("run") / "one"
     return folder, run.run(settings(), folder, say=quiet)
+
+
+@pytest.fixture(scope="module")
+def measured_too(finished, tmp_path_factory):
+    """The same run's result after its networks have been measured."""
+    copy = tmp_path_factory.mktemp("measured") / "copy"
+    shutil.copytree(finished[0], copy)
+    return run.measure(copy)
 
 
 def test_a_run_leaves_all_that_is_promised_in_its_folder(finished):
@@ -94,12 +103,41 @@ def test_the_result_says_what_the_learner_in_the_folder_does(finished):
     assert all(0 < value < 1 for value in result["tasks"][1]["core_explained"].values())
 
 
-def test_every_key_of_the_result_is_documented(finished):
+def test_costs_can_be_measured_later_from_the_folder_alone_and_change_nothing_else(measured_too, finished):
+    assert timeless(measured_too) == timeless(finished[1])
+    assert all("measured" in cost for task in measured_too["tasks"] for cost in task["costs"].values())
+    for task in measured_too["tasks"]:
+        assert task["costs"]["network"]["multiply_adds"] == task["multiply_adds"]
+        assert task["costs"]["dense"]["multiply_adds"] == measured_too["network"]["multiply_adds"]
+
+
+def test_the_record_says_what_the_analysis_saw(finished):
+    first, second = (task["spectrum"]["hidden1"] for task in finished[1]["tasks"])
+    assert (first["core"], first["core"] + first["new"]) == (0, finished[1]["tasks"][0]["widths"]["hidden1"])
+    assert second["core"] + second["new"] == finished[1]["tasks"][1]["widths"]["hidden1"]
+    assert second["new_without_projection"] > second["new"]
+    assert first["first_core"] == first["kept"] > second["first_core"] > 0
+    assert second["kept"] > second["first_core"]
+    assert second["explained"][0] == pytest.approx(finished[1]["tasks"][1]["core_explained"]["hidden1"], abs=1e-5)
+    for seen in (first, second):
+        assert seen["threshold"] == 0.97
+        assert seen["needed"]["0.97"] == seen["new"]
+        assert list(seen["needed"].values()) == sorted(seen["needed"].values())
+        assert len(seen["filters"]) == len(seen["explained"])
+        assert seen["explained"] == sorted(seen["explained"])
+        assert seen["explained"][-1] == pytest.approx(1, abs=2e-4)
+    assert finished[1]["tasks"][1]["used"] == finished[1]["tasks"][1]["widths"]
+
+
+def test_every_key_of_the_result_is_documented(finished, measured_too):
     text = (ROOT / "docs" / "runs.md").read_text()
     assert f"schema {run.SCHEMA}" in text.lower()
     keys = set(re.findall(r"`([a-z_]+)`", text))
     result = finished[1]
     used = {*result, *result["network"], *(key for task in result["tasks"] for key in task)}
+    costs = measured_too["tasks"][0]["costs"]
+    used |= {*costs, *costs["dense"], *costs["dense"]["traffic"], *costs["dense"]["measured"]}
+    used |= {*costs["dense"]["measured"]["latency"]["1"], *result["tasks"][0]["spectrum"]["hidden1"]}
     used |= {key for row in map(json.loads, (finished[0] / "metrics.jsonl").read_text().splitlines()) for key in row}
     used |= {key for start in json.loads((finished[0] / "environment.json").read_text()) for key in start}
     assert not used - keys

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from .benchmarks.presets import BENCHMARKS
+from .benchmarks.presets import ABLATIONS, BENCHMARKS
 
 RUN = """\
 Learn the tasks of a benchmark one after another and measure what comes of it.
@@ -49,6 +49,8 @@ def parser() -> argparse.ArgumentParser:
     _demo(commands)
     _run(commands)
     _tune(commands)
+    _compare(commands)
+    _report(commands)
     _data(commands)
     return top
 
@@ -82,8 +84,12 @@ def _run(commands: Any) -> None:
     )
     run.add_argument("benchmark", nargs="?", metavar="BENCHMARK", help="one of the above")
     run.add_argument("--resume", action="store_true", help="go on with the run in --out, with the settings that it has")
+    _one(run)
     _settings(run)
     run.add_argument("--tensorboard", action="store_true", help="also log for TensorBoard, in the run's folder")
+    run.add_argument(
+        "--no-measure", action="store_true", help="do not measure latency and energy, which a busy machine would spoil"
+    )
 
 
 TUNE_MORE = """\
@@ -115,15 +121,74 @@ def _tune(commands: Any) -> None:
         metavar="KEY=V1,V2",
         help="values to try: of an option of the method, or of train.NAME; may be given many times",
     )
+    _one(tune)
     _settings(tune)
 
 
-def _settings(run: argparse.ArgumentParser) -> None:
-    """What a run can be told."""
+COMPARE = """\
+Run several methods, or the arms of a preset, each with several seeds, and print the paper's Table 1 for them: accuracy,
+network size, energy, forgetting, training time. report.html in the folder shows it all.
+
+presets:
+{presets}
+"""
+COMPARE_MORE = """\
+examples:
+  spacecl compare split-cifar10 --methods all --seeds 3 --out runs/cmp
+  spacecl compare permuted-digits --methods space,ewc,stl --set ewc.strength=10
+  spacecl compare p-fashion --preset frontier --limit 1000
+  spacecl compare --resume --out runs/cmp
+
+Every run has a folder of its own below --out and a process of its own: one that fails is told of and does not touch the others.
+The same command, or --resume with --out, does what is missing; a run that was stopped goes on from its last finished epoch.
+Settings are those of spacecl run and hold for all; a method's own are written --set METHOD.NAME=VALUE. When all runs are done,
+the latency of every network, and its energy where a meter can be read (pip install "spacecl[energy]"), are measured one by one.
+--engine ray runs the same on the Ray cluster of `ray start` or $RAY_ADDRESS, whose nodes must all see the folder and the data.
+
+Exit codes: 0 done, 1 some or all runs failed, 2 wrong usage, 130 interrupted."""
+
+
+def _compare(commands: Any) -> None:
+    compare = commands.add_parser(
+        "compare",
+        help="several methods with several seeds, and a page that shows what came of it",
+        description=COMPARE.format(presets="\n".join(f"  {name:12} {text}" for name, text in ABLATIONS.items())),
+        epilog=COMPARE_MORE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    compare.add_argument("benchmark", nargs="?", metavar="BENCHMARK", help="as for spacecl run")
+    what = compare.add_mutually_exclusive_group()
+    what.add_argument("--methods", metavar="NAMES", help="all (default), or names with commas between them")
+    what.add_argument("--preset", metavar="NAME", choices=tuple(ABLATIONS), help="one of the above in place of methods")
+    compare.add_argument("--seeds", default="1", metavar="N", help="how many, from 0 on, or a list such as 0,5,7 (default 1)")
+    compare.add_argument("--jobs", type=_positive, metavar="N", help="runs at a time (default: one a core, as memory allows)")
+    compare.add_argument("--engine", choices=("local", "ray"), default="local", help="where to run (default: local)")
+    compare.add_argument("--resume", action="store_true", help="do what is missing in --out, with the settings that it has")
+    _settings(compare)
+
+
+def _report(commands: Any) -> None:
+    report = commands.add_parser(
+        "report",
+        help="a page, figures and tables from finished runs",
+        description="Read every result.json in a folder and below it, print the table, and write report.html, one page that "
+        "needs nothing else, and report/ with every figure as SVG and PNG and every table as CSV and Markdown.",
+        epilog="Exit codes: 0 done, 1 failed with a message, 2 wrong usage.",
+    )
+    report.add_argument("folder", metavar="DIR", help="folder of a comparison, of many runs, or of one")
+
+
+def _one(run: argparse.ArgumentParser) -> None:
+    """What a single run can be told."""
     run.add_argument("--method", metavar="NAME", help="space (default), stl, finetune, lwf, ewc, hat, packnet, ucb or joint")
-    run.add_argument("--recipe", metavar="NAME", help="fast (default): a few minutes a task; paper: as published")
     run.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same result (default 0)")
-    run.add_argument("--out", metavar="DIR", help="folder of the run (default: runs/ and a name made from the settings)")
+    run.add_argument("--variance", type=float, metavar="X", help="share of variance to keep, in every layer")
+
+
+def _settings(run: argparse.ArgumentParser) -> None:
+    """What every run of a command can be told."""
+    run.add_argument("--recipe", metavar="NAME", help="fast (default): a few minutes a task; paper: as published")
+    run.add_argument("--out", metavar="DIR", help="folder for what comes out (default: runs/ and a name from the settings)")
     run.add_argument("--data", metavar="DIR", help="folder with datasets (default: $SPACECL_DATA, else they are downloaded)")
     run.add_argument("--tasks", type=int, metavar="N", help="only the first N tasks")
     run.add_argument("--limit", type=int, metavar="N", help="only N images of each class")
@@ -138,7 +203,6 @@ def _settings(run: argparse.ArgumentParser) -> None:
     )
     run.add_argument("--batch-size", type=int, metavar="N", help="examples in a step")
     run.add_argument("--lr", type=float, metavar="X", help="learning rate")
-    run.add_argument("--variance", type=float, metavar="X", help="share of variance to keep, in every layer")
     run.add_argument("--device", metavar="NAME", help="auto (default), cpu, cuda or mps")
     run.add_argument("--config", metavar="FILE", help="settings in TOML")
     run.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any setting; may be given many times")
@@ -165,7 +229,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     options.arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        return {"demo": _do_demo, "run": _do_run, "tune": _do_tune, "data": _do_data}[options.command](options)
+        return _DO[options.command](options)
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return 130
@@ -189,15 +253,14 @@ def _given_settings(options: argparse.Namespace) -> dict[str, Any]:
     """What a user has set for a run: the folder's own settings, if it is to be resumed, then a file, then the command line."""
     from . import config, folder
 
-    flags = {
-        key: getattr(options, key) for key in ("benchmark", "method", "recipe", "seed", "tasks", "limit", "model", "device")
-    }
+    names = ("benchmark", "method", "recipe", "seed", "tasks", "limit", "model", "device")
+    flags = {key: getattr(options, key, None) for key in names}
     if options.order is not None:
         flags["order"] = config.assigned([f"order={_listed(options.order)}"])["order"]
     train = {key: getattr(options, key) for key in ("epochs", "retrain_epochs", "batch_size", "lr")}
-    tables = {"train": _given(train), "options": _given({"variance": options.variance})}
+    tables = {"train": _given(train), "options": _given({"variance": getattr(options, "variance", None)})}
     return config.merged(
-        folder.settings_in(options.out) if getattr(options, "resume", False) and options.out else {},
+        folder.settings_in(options.out) if options.command == "run" and options.resume and options.out else {},
         config.read(options.config) if options.config else {},
         _given(flags) | {name: table for name, table in tables.items() if table},
         config.assigned(options.set),
@@ -205,7 +268,7 @@ def _given_settings(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _do_tune(options: argparse.Namespace) -> int:
-    from . import folder, tune
+    from . import config, folder, tune
 
     _show_warnings_as_text()
     given, over = _given_settings(options), tune.choices(options.over)
@@ -220,7 +283,7 @@ def _do_tune(options: argparse.Namespace) -> int:
     if found["best"] is None:
         print("spacecl: every combination diverged. Try a lower learning rate: --lr ...", file=sys.stderr)
         return 1
-    best = [part for key, value in found["best"].items() for part in ("--set", f"{key}={tune.as_toml(value)}")]
+    best = [part for key, value in found["best"].items() for part in ("--set", f"{key}={config.as_toml(value)}")]
     command = shlex.join(["spacecl", "run", *_without(options.arguments[1:], ("--over", "--out")), *best])
     print(f"{out}/tune.json has all of it. To use the best: {command}")
     return 0
@@ -254,6 +317,7 @@ def _do_run(options: argparse.Namespace) -> int:
             data=options.data,
             progress=False if options.quiet else None,
             tensorboard=options.tensorboard,
+            measure=not options.no_measure,
             say=lambda text: print(text, flush=True),
         )
     except KeyboardInterrupt:
@@ -262,6 +326,75 @@ def _do_run(options: argparse.Namespace) -> int:
     _console().print(run.table(result))
     print(f"{out}/result.json has all of it, {out}/model the network.")
     return 0
+
+
+def _do_compare(options: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from . import compare, config, figures, folder
+
+    _show_warnings_as_text()
+    figures.check_installed()  # before hours of training, not after
+    say = lambda text: print(text, flush=True)  # noqa: E731
+    out = options.out
+    if options.resume:
+        if not options.out:
+            raise config.ConfigError("--resume goes on with the runs in a folder; say which with --out DIR.")
+        if options.benchmark or options.methods or options.preset or options.set:
+            raise config.ConfigError("--resume takes all settings from the folder. Leave out the others, or --resume.")
+    else:
+        given = _given_settings(options)
+        if "benchmark" not in given:
+            raise config.ConfigError(f"Which benchmark? One of {', '.join(BENCHMARKS)}, a folder of pictures or a Python file.")
+        what = options.preset or "compare"
+        out = out or compare.default_folder(given, what)
+        arms = compare.preset_arms(options.preset, given) if options.preset else compare.methods_arms(options.methods or "all")
+        compare.plan(given, arms, compare.seeds_of(options.seeds), Path(out), options.data)
+    try:
+        failed = compare.compare(
+            out,
+            data=options.data,
+            jobs=options.jobs,
+            engine=options.engine,
+            progress=False if options.quiet else None,
+            say=say,
+        )
+    except KeyboardInterrupt:
+        print(f"\n{folder.interrupted(out)}", file=sys.stderr)
+        return 130
+    for text in failed:
+        print(f"spacecl: failed: {text}", file=sys.stderr)
+    if failed:
+        print(f"spacecl: to do what is missing: spacecl compare --resume --out {shlex.quote(str(out))}", file=sys.stderr)
+    _show_report(out)
+    return int(bool(failed))
+
+
+def _do_report(options: argparse.Namespace) -> int:
+    _show_report(options.folder)
+    return 0
+
+
+def _show_report(folder: str) -> None:
+    """Print the table and write the page."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from . import summary
+
+    arms, unfinished = summary.read(folder)
+    titles, rows = summary.table(arms)
+    shown = Table(title=escape(summary.title(arms)), caption_justify="left", caption=summary.remarks(arms))
+    for title in titles:
+        shown.add_column(title, justify="left" if title == "method" else "right", overflow="fold")
+    for row in rows:
+        shown.add_row(*map(escape, row))
+    _console().print(shown)
+    if unfinished:
+        print(f"Not finished: {', '.join(str(path) for path in unfinished)}")
+    from . import report
+
+    print(f"{report.write(folder, arms, unfinished)} shows it all.")
 
 
 def _do_data(options: argparse.Namespace) -> int:
@@ -314,6 +447,16 @@ def _do_data(options: argparse.Namespace) -> int:
         table.add_row(name, state, *(escape(text) for text in (told, str(folder or ""))))
     console.print(table)
     return int(failed)
+
+
+_DO = {
+    "demo": _do_demo,
+    "run": _do_run,
+    "tune": _do_tune,
+    "compare": _do_compare,
+    "report": _do_report,
+    "data": _do_data,
+}
 
 
 def _console() -> Any:

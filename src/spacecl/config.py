@@ -54,6 +54,38 @@ class Config:
     def to_json(self) -> dict[str, Any]:
         return json.loads(json.dumps(asdict(self)))
 
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> Config:
+        lists = {key: tuple(values[key]) for key in ("order", "shared", "later") if isinstance(values.get(key), list)}
+        return Config(**{**values, **lists})
+
+    def command(self) -> list[str]:
+        """The command line that gives these settings: what the recipe leaves open, and what differs from it."""
+        flags = {"method": "space", "recipe": None, "seed": None, "limit": None, "device": "auto"}
+        found = ["spacecl", "run", self.benchmark]
+        for name, default in flags.items():
+            if getattr(self, name) != default:
+                found += [f"--{name}", str(getattr(self, name))]
+        kind = BENCHMARKS.get(self.benchmark) or (PICTURES if Path(self.benchmark).suffix != ".py" else TASKS)
+        if self.tasks not in (None, kind.tasks):
+            found += ["--tasks", str(self.tasks)]
+        if self.model != kind.model:
+            found += ["--model", self.model]
+        preset = kind.recipes[self.recipe]
+        train, own = json.loads(json.dumps(asdict(Recipe(**preset.train)))), {}
+        for name in ("order", "image_size", "head", "shared", "judge"):
+            if getattr(self, name) != next(entry.default for entry in fields(Config) if entry.name == name):
+                own[name] = getattr(self, name)
+        plain = self.to_json()
+        own |= {f"train.{name}": value for name, value in plain["train"].items() if value != train[name]}
+        usual = _usual(self.method, dict(preset.options.get(self.method, {})), _same_kind(self.model, kind))
+        own |= {f"options.{name}": value for name, value in plain["options"].items() if value != usual[name]}
+        changed = {name.removeprefix("train.") for name in own}
+        later = [{key: value for key, value in change.items() if key not in changed} for change in preset.later]
+        if plain["later"] != [change for change in later if len(change) > 1]:
+            own["later"] = plain["later"]
+        return found + [part for name, value in own.items() for part in ("--set", f"{name}={as_toml(value)}")]
+
     def recipe_for(self, number: int) -> Recipe:
         """How to train a task, numbered from 1. A method that does not retrain has those epochs for its training."""
         values = dict(self.train)
@@ -170,9 +202,7 @@ def resolve(given: Mapping[str, Any], data: str | None = None) -> Config:
     preset = kind.recipes.get(recipe, kind.recipes["fast"])
     train, later = _recipes(given, preset.train, preset.later, wrong)
     model = str(given.get("model", kind.model))
-    options = _options(
-        given, method, dict(preset.options.get(method, {})), model.split("-")[0] == kind.model.split("-")[0], wrong
-    )
+    options = _options(given, method, dict(preset.options.get(method, {})), _same_kind(model, kind), wrong)
     if model not in NETWORKS:
         try:
             imported(model)
@@ -257,19 +287,48 @@ def _recipes(
     return values, tuple(change for change in changes if len(change) > 1)
 
 
+def _same_kind(model: str, kind: Benchmark) -> bool:
+    """Whether a network has the layers that a benchmark's presets name."""
+    return model.split("-")[0] == kind.model.split("-")[0]
+
+
+def _for_any_layer(preset: dict[str, Any], preset_model: bool) -> dict[str, Any]:
+    """A preset names layers of its own network; of another all get what it has for the rest."""
+    variance = preset.get("variance")
+    if not preset_model and isinstance(variance, Mapping):
+        return preset | {"variance": variance.get("*", min(variance.values()))}
+    return preset
+
+
+def _usual(method: str, preset: dict[str, Any], preset_model: bool) -> dict[str, Any]:
+    """The options that a method has by a preset, none left open, as JSON has them."""
+    return json.loads(json.dumps(asdict(methods()[method](**_for_any_layer(preset, preset_model)))))
+
+
+def as_toml(value: Any) -> str:
+    """A value as `--set` takes it.
+
+    >>> as_toml({"conv1": 0.95, "*": [0.9, True]})
+    '{"conv1"=0.95, "*"=[0.9, true]}'
+    """
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{json.dumps(key)}={as_toml(entry)}' for key, entry in value.items())}}}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(as_toml, value))}]"
+    return json.dumps(value)
+
+
 def _options(
     given: Mapping[str, Any], method: str, preset: dict[str, Any], preset_model: bool, wrong: list[str]
 ) -> dict[str, Any]:
-    """The method's options. A preset names layers of its own network; of another all get what it has for the rest."""
+    """The method's options: a preset's, and upon them the user's own."""
     own = _table(given, "options", wrong)
     if method not in methods():
         return own
     kind = methods()[method]
     names = [entry.name for entry in fields(kind)]  # type: ignore[arg-type]
     wrong += _unknown(own, names, "options.")
-    if not preset_model and isinstance(preset.get("variance"), Mapping):
-        preset["variance"] = preset["variance"].get("*", min(preset["variance"].values()))
-    options = {**preset, **{key: value for key, value in own.items() if key in names}}
+    options = {**_for_any_layer(preset, preset_model), **{key: value for key, value in own.items() if key in names}}
     try:
         return asdict(kind(**options))
     except (SpaceError, TypeError, ValueError) as error:

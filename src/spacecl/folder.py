@@ -17,6 +17,7 @@ import torch
 
 from . import __version__, store
 from .config import Config, differences
+from .costs import processor
 from .errors import ConfigError, StoreError
 from .learner import Learner
 from .tasks import Task, fingerprint
@@ -55,6 +56,7 @@ def compare(folder: Path, config: Config) -> None:
         "model",
         "checkpoints",
         "tensorboard",
+        "log.txt",
     }
     strange = [path.name for path in folder.iterdir() if path.name not in known and not path.name.startswith(".")]
     if strange and not file.exists():
@@ -102,19 +104,15 @@ def _note_start(folder: Path, learner: Learner) -> None:
         with suppress(PackageNotFoundError):
             packages[name] = version(name)
     device = learner.fabric.device
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
-    machine = {"system": platform.platform(), "processor": name, "cores": os.cpu_count(), "threads": torch.get_num_threads()}
+    machine = {
+        "system": platform.platform(),
+        "processor": processor(device),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+    }
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     start = {"time": now, "spacecl": __version__, "python": platform.python_version(), "packages": packages, "machine": machine}
     store.write_whole(file, json.dumps([*starts, start | {"device": str(device)}], indent=1).encode())
-
-
-def _processor() -> str:
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def interrupted(out: object) -> str:

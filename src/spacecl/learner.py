@@ -137,11 +137,16 @@ class Learner:
         """How many output channels each layer of the full network has."""
         return self._core.channels.widths(self._core.channels.everything())
 
-    def full(self) -> nn.Module:
-        """The full network, with the weights and the head that it was given, grown if it has grown since."""
+    def full(self, classes: int | None = None) -> nn.Module:
+        """The full network with the weights that it was given, grown if it has grown since; with the head that it was given,
+        or with a new one for so many classes."""
         blueprint = self._core.blueprint
         shapes = self._core.channels.shapes
-        return blueprint.build({name: repeated(tensor, shapes[name]) for name, tensor in blueprint.tensors().items()})
+        tensors = {name: repeated(tensor, shapes[name]) for name, tensor in blueprint.tensors().items()}
+        if classes is not None:
+            with seeded(self.seed):
+                tensors |= blueprint.new_head(tensors, classes)
+        return blueprint.build(tensors)
 
     @property
     def fabric(self) -> Fabric:
@@ -206,6 +211,7 @@ class Learner:
             widths=core.channels.widths(core.keep(number)),
             parameters=sum(parameter.numel() for parameter in network.parameters()),
             size=core.size(),
+            used=core.channels.widths(core.committed),
             **found,
         )
         records = {**self._records, task.name: record}

@@ -1,13 +1,8 @@
-"""Measures of a learner and of a run: accuracy over time, forgetting, operations."""
+"""Measures of a run: accuracy over time, forgetting."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import torch
-from torch import Tensor, nn
-
-from .blueprint import ask
 
 Matrix = Sequence[Sequence[float | None]]  # row: tasks learned so far; column: the task that is tested
 
@@ -45,19 +40,3 @@ def forgetting(matrix: Matrix) -> float:
     columns = list(zip(*matrix))[:-1]
     falls = [max(v for v in column if v is not None) - (column[-1] or 0.0) for column in columns]
     return sum(falls) / max(1, len(falls))
-
-
-def multiply_adds(module: nn.Module, example: Tensor) -> int:
-    """Multiplications, each with its addition, that a network needs for one example.
-
-    >>> multiply_adds(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.zeros(1, 4))
-    48
-    """
-    from torch.utils.flop_counter import FlopCounterMode
-
-    training = module.training
-    module.eval()
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        ask(module, example[:1])
-    module.train(training)
-    return counter.get_total_flops() // 2

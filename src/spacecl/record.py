@@ -52,6 +52,8 @@ class TaskRecord:
     explained: Mapping[str, float] = field(default_factory=dict)  # share of the residual's variance, as the threshold has it
     core_ratio: Mapping[str, float] = field(default_factory=dict)  # share of it by the core alone
     samples: Mapping[str, int] = field(default_factory=dict)  # rows that the analysis of each layer rests on
+    spectrum: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # what the analysis saw in each layer
+    used: Mapping[str, int] = field(default_factory=dict)  # output channels of each layer that any task so far has
     full: tuple[str, ...] = ()  # layers that had no free channel left when the task began
     grown: bool = False  # whether the network was made larger for this task
     seconds: Mapping[str, float] = field(default_factory=dict)  # by phase

@@ -17,11 +17,12 @@ from torch import Tensor
 from . import __version__, store
 from .benchmarks.streams import stream
 from .config import Config
+from .costs import Cost, counted, measured, multiply_adds
 from .errors import ConfigError, StoreError
 from .folder import alone, begin, compare
 from .journal import Board, Journal
 from .learner import Learner, seeded, task_seed
-from .measure import average_accuracy, backward_transfer, forgetting, multiply_adds
+from .measure import average_accuracy, backward_transfer, forgetting
 from .progress import Overview, clock, wanted
 from .tasks import Data, Task, check_whole, prepare
 
@@ -37,12 +38,14 @@ def run(
     data: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
     tensorboard: bool = False,
+    measure: bool = False,
     say: Say = print,
 ) -> dict[str, Any]:
     """Learn the tasks of a configuration one after another and return what result.json holds.
 
     A folder that holds the same run, stopped at any moment, is gone on with from its last finished epoch, and the
-    result is the same to the bit; one that holds another run is left alone.
+    result is the same to the bit; one that holds another run is left alone. `measure` adds what inference costs on
+    this machine, which should then have nothing else to do.
     """
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
@@ -87,6 +90,8 @@ def run(
                 _measure(learner, tasks, journal)
             say(_line(number, len(tasks), learner, task.name, journal))
         result = _result(config, learner, tasks, counts, example, journal)
+        if measure:
+            _measure_costs(learner, result, example)
         store.write_whole(folder / "result.json", json.dumps(result, indent=1).encode())
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         return result
@@ -144,7 +149,10 @@ def _result(
     listed = []
     for number, (task, count) in enumerate(zip(tasks, counts)):
         record = learner.records[task.name]
-        network = learner.subnet(task.name)
+        costs = {
+            "network": counted(learner.subnet(task.name), example),
+            "dense": counted(learner.full(record.classes), example),
+        }
         listed.append(
             {
                 "name": task.name,
@@ -156,11 +164,14 @@ def _result(
                 "core_explained": dict(record.core_ratio),
                 "explained": dict(record.explained),
                 "samples": dict(record.samples),
+                "spectrum": dict(record.spectrum),
+                "used": dict(record.used),
                 "size_after": record.size,
                 "full": list(record.full),
                 "grown": record.grown,
                 "parameters": record.parameters,
-                "multiply_adds": multiply_adds(network, example),
+                "multiply_adds": costs["network"]["multiply_adds"],
+                "costs": costs,
                 "epochs": {phase: sum(row["phase"] == phase for row in record.history) for phase in _phases(record.history)},
                 "digest": record.digest,
                 "seconds": {**record.seconds, "test": tests[number + 1]["seconds"]},
@@ -191,6 +202,30 @@ def _result(
         "tasks": listed,
         "seconds": {**seconds, "total": sum(seconds.values())},
     }
+
+
+def measure(out: str | os.PathLike[str]) -> dict[str, Any]:
+    """Add to a finished run's result.json what inference costs on this machine, if it is not there yet; no data is read."""
+    folder = Path(out)
+    with alone(folder):
+        result = json.loads((folder / "result.json").read_text())
+        if not all("measured" in cost for task in result["tasks"] for cost in task["costs"].values()):
+            example = store.load(folder / "model")[1]["core"]["example"]
+            learner = _learner(Config.from_json(result["config"]), folder, example, result["tasks"][0]["classes"])
+            _measure_costs(learner, result, example)
+            store.write_whole(folder / "result.json", json.dumps(result, indent=1).encode())
+    return result
+
+
+def _measure_costs(learner: Learner, result: dict[str, Any], example: Tensor) -> None:
+    """Measure every task's network, and the full one with the task's head; networks of the same shapes only once."""
+    known: dict[tuple[Any, ...], Cost] = {}
+    for task in result["tasks"]:
+        for kind, module in {"network": learner.subnet(task["name"]), "dense": learner.full(task["classes"])}.items():
+            shapes = tuple(tuple(tensor.shape) for tensor in module.state_dict().values())
+            if shapes not in known:
+                known[shapes] = measured(module.to(learner.fabric.device), example.to(learner.fabric.device))
+            task["costs"][kind]["measured"] = known[shapes]
 
 
 def _without_test(task: Task, example: Tensor, seed: int) -> Task:

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 _ZERO = 1e-10  # eigenvalues below this share of the largest are zero: only non-zero singular values count (S1.1)
 _SLACK = 1e-9  # a sum that misses the threshold by rounding alone has reached it
+THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999)  # of which records tell the cost
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,19 @@ class Spectrum:
     def explained(self, count: int) -> float:
         """The share of the residual's variance that the core and so many new directions explain."""
         return min(1.0, self.core_ratio + float(self.explained_variance_ratio[:count].sum()))
+
+    def told(self, points: int = 60) -> dict[str, Any]:
+        """The spectrum for a record: what numbers of filters explain, closer together where they are few, and what
+        thresholds would need."""
+        most = len(self.explained_variance_ratio)
+        filters = [0, *sorted({round(most ** (n / (points - 1))) for n in range(points)})] if most else [0]
+        while len(filters) > 1 and self.explained(filters[-2]) > 0.9999:
+            filters.pop()
+        return {
+            "filters": filters,
+            "explained": [round(self.explained(count), 5) for count in filters],
+            "needed": {str(threshold): self.needed(threshold) for threshold in THRESHOLDS},
+        }
 
 
 def analyse(covariance: Tensor, core: Tensor, projection: bool = True) -> Spectrum:
@@ -64,6 +79,21 @@ def analyse(covariance: Tensor, core: Tensor, projection: bool = True) -> Spectr
     eigenvalues = torch.linalg.eigvalsh(new).flip(0).clamp(min=0)
     core_ratio = min(1.0, max(0.0, float(explained.diagonal().sum()) / variance))
     return Spectrum(core_ratio, eigenvalues / variance, new / variance)
+
+
+def share(covariance: Tensor, some: Tensor) -> float:
+    """The share of all channels' variance that some of them explain, their own included.
+
+    >>> round(share(torch.tensor([[1.0, 2.0, 0.0], [2.0, 4.0, 0.0], [0.0, 0.0, 5.0]]), torch.tensor([True, False, False])), 6)
+    0.5
+    """
+    covariance = covariance.double()
+    total = float(covariance.diagonal().sum())
+    if not total > 0:
+        return 1.0
+    across = covariance[:, some]
+    explained = (across @ pseudo_inverse(covariance[some][:, some]) * across).sum()
+    return min(1.0, max(0.0, float(explained) / total))
 
 
 def pivot(spectra: Sequence[Spectrum], count: int) -> list[int]:

@@ -109,20 +109,9 @@ def _settings(given: Mapping[str, Any], values: Mapping[str, Any], data: str | N
 
 def _folder(values: Mapping[str, Any]) -> str:
     """A folder's name for some values; a mark is added where letters were lost."""
-    text = ",".join(f"{key.split('.', 1)[1]}={as_toml(value)}" for key, value in values.items())
+    text = ",".join(f"{key.split('.', 1)[1]}={config.as_toml(value)}" for key, value in values.items())
     short = "".join(letter if letter.isalnum() or letter in "+-.,=" else "_" for letter in text)[:80]
     return short if short == text else f"{short}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-
-
-def as_toml(value: Any) -> str:
-    """A value as `--set` takes it.
-
-    >>> as_toml({"conv1": 0.95, "*": 0.9})
-    '{"conv1"=0.95, "*"=0.9}'
-    """
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{json.dumps(key)}={as_toml(entry)}' for key, entry in value.items())}}}"
-    return json.dumps(value)
 
 
 def table(found: Mapping[str, Any]) -> Any:

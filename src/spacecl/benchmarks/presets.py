@@ -151,3 +151,10 @@ BENCHMARKS = {
 _OWN_PICTURES = Preset({**_FAST_CIFAR10.train, "augment": "none"}, options=_FAST_CIFAR10.options)
 PICTURES = Benchmark("your own pictures", "own", (), 0, "cnn", {"paper": _PAPER_CIFAR10, "fast": _OWN_PICTURES})
 TASKS = Benchmark("your own tasks", "own", (), 0, "mlp", {"paper": _PAPER_MLP, "fast": _FAST_DIGITS})
+
+ABLATIONS = {  # of `spacecl compare --preset`
+    "projection": "SPACE with and without projection-subtraction",
+    "threshold": "SPACE as published: 99 % of the variance in every layer, against more in the first",
+    "choices": "SPACE as published, with each of the four other choices alone, and with all",
+    "frontier": "accuracy against size: SPACE, SPACE as published, PackNet and HAT, five settings each",
+}

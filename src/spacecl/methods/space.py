@@ -21,7 +21,7 @@ from ..moments import Moments, collect
 from ..recipe import Recipe
 from ..record import Job, told
 from ..rules import faults, number
-from ..spectrum import analyse, pivot
+from ..spectrum import analyse, pivot, share
 from ..training import hold
 
 Variance = float | Mapping[str, float]
@@ -190,7 +190,7 @@ class SPACE:
     def _select(self, core: Core, moments: Mapping[Place, Moments], job: Job) -> tuple[Tensor, dict[str, Any]]:
         """The units of the task's network, and for every layer what was found there."""
         channels, keep = core.channels, core.committed.clone()
-        found: dict[str, dict[str, Any]] = {"explained": {}, "core_ratio": {}, "samples": {}}
+        found: dict[str, dict[str, Any]] = {"explained": {}, "core_ratio": {}, "samples": {}, "spectrum": {}}
         few = []
         for group in channels.groups:
             watched = self._watched(channels, group)
@@ -198,13 +198,13 @@ class SPACE:
                 keep[group.units] = True
                 continue
             held = core.committed[group.units]
-            spectra, needs, counts = [], [], []
-            for place, local in watched:
-                covariance = moments[place].covariance[local][:, local]
+            covariances = [moments[place].covariance[local][:, local] for place, local in watched]
+            spectra, needs, counts, thresholds = [], [], [], []
+            for (place, _), covariance in zip(watched, covariances):
                 spectra.append(analyse(covariance, held, self.projection))
                 layers = [place.layer] if place.side == "output" else group.layers
-                threshold = max(self.threshold(job.name, layer) for layer in layers)
-                needs.append(spectra[-1].needed(threshold))
+                thresholds.append(max(self.threshold(job.name, layer) for layer in layers))
+                needs.append(spectra[-1].needed(thresholds[-1]))
                 counts.append(moments[place].count)
             count = max(needs)
             if not bool(held.any()):
@@ -212,7 +212,22 @@ class SPACE:
             residual = group.units[~held]
             chosen = pivot(spectra, count) if self.selection == "pivoted" else range(count)
             keep[residual[list(chosen)]] = True
+            most = needs.index(max(needs))  # the place that decides
+            first = core.keep(0) if core.own else keep
+            other = self.projection and bool(held.any())
+            plain = [analyse(covariance, held, projection=False) for covariance in covariances] if other else spectra
+            told = {
+                "threshold": thresholds[most],
+                "core": int(held.sum()),
+                "new": count,
+                "new_without_projection": max(s.needed(t) for s, t in zip(plain, thresholds)),
+                "first_core": round(share(covariances[most], first[group.units]), 5),
+                "kept": round(share(covariances[most], keep[group.units]), 5),
+                **spectra[most].told(),
+            }
             for layer in group.layers:
+                if layer not in found["spectrum"] or found["spectrum"][layer]["new"] < count:
+                    found["spectrum"][layer] = told
                 values = {
                     "explained": min(spectrum.explained(count) for spectrum in spectra),
                     "core_ratio": min(spectrum.core_ratio for spectrum in spectra) if bool(held.any()) else 0.0,

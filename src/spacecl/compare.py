@@ -1,0 +1,385 @@
+"""Many runs with one command: methods, or the arms of a preset, with several seeds, several at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import config, store
+from .benchmarks.presets import ABLATIONS, BENCHMARKS, PUBLISHED
+from .config import Config
+from .errors import ConfigError
+from .folder import short_name
+from .progress import clock, wanted
+from .run import measure
+from .summary import ORDER
+
+_GIGABYTES = 3  # that a run of ours may take, with what is read of the data
+Say = Callable[[str], None]
+Arms = dict[str, dict[str, Any]]  # settings on top of those that all have, by a name for the folder
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the grid."""
+
+    name: str
+    folder: str
+    data: str | None
+    threads: int
+    variables: Mapping[str, str]  # of the environment, which a worker elsewhere does not have
+
+
+def methods_arms(names: str) -> Arms:
+    """An arm for every method named, with commas between them, or for all."""
+    known = tuple(config.methods())
+    chosen = [name.strip().lower() for name in names.split(",")]
+    if chosen == ["all"]:
+        chosen = [name for name in ORDER if name in known]
+    wrong = [name for name in chosen if name not in known]
+    if wrong:
+        raise ConfigError(f"No such method: {', '.join(wrong)}. There are all, {', '.join(known)}.")
+    return {name: {"method": name} for name in dict.fromkeys(chosen)}
+
+
+def preset_arms(preset: str, given: Mapping[str, Any]) -> Arms:
+    """The arms of a preset."""
+    kind = BENCHMARKS.get(str(given.get("benchmark")))
+
+    def space(**options: Any) -> dict[str, Any]:
+        return {"method": "space", "options": options}
+
+    def usual(recipe: str) -> Any:
+        return kind.recipes[recipe].options["space"]["variance"] if kind is not None else {"paper": 0.99, "fast": 0.9}[recipe]
+
+    if preset == "projection":
+        return {"space": space(projection=True), "space-without-projection": space(projection=False)}
+    if preset == "threshold":
+        first = _first_layer(str(given.get("model", kind.model if kind is not None else "")))
+        return {
+            "space-uniform": space(**PUBLISHED, variance=0.99),
+            "space-first-higher": space(**PUBLISHED, variance={first: 0.999, "*": 0.99}),
+        }
+    if preset == "choices":
+        switches = {"activations": "post", "selection": "pivoted", "freeze": "subnet", "compensate": True}
+        pre, post = usual("paper"), usual("fast")  # what comes after the nonlinearity has fewer dimensions to explain
+        arms = {"paper": space(**PUBLISHED, variance=pre)}
+        for name, value in switches.items():
+            arms[f"paper-{name}"] = space(**{**PUBLISHED, name: value}, variance=post if name == "activations" else pre)
+        return {**arms, "all": space(**PUBLISHED | switches, variance=post)}
+    if preset == "frontier":
+        arms = {f"space-{v}": space(variance=v) for v in (0.7, 0.8, 0.9, 0.95, 0.98)}
+        arms |= {f"paper-{v}": space(**PUBLISHED, variance=v) for v in (0.9, 0.95, 0.98, 0.99, 0.995)}
+        arms |= {f"packnet-{v}": {"method": "packnet", "options": {"prune": v}} for v in (0.98, 0.95, 0.9, 0.8, 0.6)}
+        arms |= {f"hat-{v}": {"method": "hat", "options": {"compressibility": v}} for v in (4.0, 2.0, 1.0, 0.5, 0.1)}
+        return arms
+    raise ConfigError(f"No such preset: {preset}. There are {', '.join(ABLATIONS)}.")
+
+
+def _first_layer(model: str) -> str:
+    from torch import nn
+
+    if ":" not in model:
+        return "hidden1" if model.startswith("mlp") else "conv1"
+    made = config.imported(model)()
+    return next(name for name, layer in made.named_modules() if isinstance(layer, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)))
+
+
+def seeds_of(text: str) -> list[int]:
+    """Seeds: how many, from 0 on, or which, with commas between them.
+
+    >>> seeds_of("3"), seeds_of("4,7"), seeds_of("5,")
+    ([0, 1, 2], [4, 7], [5])
+    """
+    try:
+        numbers = [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) < 0 or (numbers == [0] and "," not in text):
+        raise ConfigError(f"--seeds {text} is neither a number of seeds, such as 3, nor a list of them, such as 0,1,5.")
+    return numbers if "," in text else list(range(numbers[0]))
+
+
+def plan(given: Mapping[str, Any], arms: Arms, seeds: Sequence[int], out: Path, data: str | None) -> None:
+    """Check the settings of every run, then write them down, each in a folder of its own."""
+    names = tuple(config.methods())
+    if "options" in given:
+        raise ConfigError(
+            "Options belong to one method: say of which, such as --set space.variance=0.9 or --set ewc.strength=10, "
+            "instead of options.NAME."
+        )
+    common = {key: value for key, value in given.items() if key not in names}
+    used = {arm["method"] for arm in arms.values()}
+    idle = [name for name in given if name in names and name not in used]
+    if idle:
+        raise ConfigError(f"There are settings for {', '.join(idle)}, but the methods are {', '.join(sorted(used))}.")
+    configs: dict[Path, Config] = {}
+    wrong: dict[str, list[str]] = {}
+    for seed in seeds:
+        for name, arm in arms.items():
+            own = {"options": given[arm["method"]]} if arm["method"] in given else {}
+            try:
+                configs[out / name / f"seed{seed}"] = config.resolve(config.merged(common, own, arm, {"seed": seed}), data)
+            except ConfigError as error:
+                wrong.setdefault(str(error), []).append(name)
+    if wrong:
+        texts = [f"{', '.join(dict.fromkeys(names))}: {text}" for text, names in wrong.items()]
+        raise ConfigError("\n".join(texts))
+    for folder, settings in configs.items():
+        file = folder / "config.json"
+        if file.exists():
+            changed = config.differences(json.loads(file.read_text()), settings.to_json())
+            if changed:
+                raise ConfigError(
+                    f"{folder} holds a run with other settings: {'; '.join(changed)}. Give another folder with --out, or "
+                    f"finish what is there: spacecl compare --resume --out {out}"
+                )
+    for folder, settings in configs.items():
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / "config.json").exists():
+            store.write_whole(folder / "config.json", json.dumps(settings.to_json(), indent=1).encode())
+
+
+def compare(
+    out: str | os.PathLike[str],
+    *,
+    data: str | None = None,
+    jobs: int | None = None,
+    engine: str = "local",
+    progress: bool | None = None,
+    say: Say = print,
+) -> list[str]:
+    """Run all that is planned in a folder and not finished; then measure what inference costs, one network at a time.
+
+    Returns what failed, in words; the other runs are not touched by it.
+    """
+    top = Path(out)
+    planned = _planned(top)
+    missing = [folder for folder in planned if not (folder / "result.json").exists()]
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = max(1, min(jobs or _room(cores), len(missing) or 1))
+    threads = max(1, cores // count)
+    variables = {name: value for name, value in os.environ.items() if name.startswith("SPACECL_")}
+    cells = [
+        Cell(str(folder.relative_to(top)), str(folder.absolute()), _absolute(data), threads, variables) for folder in missing
+    ]
+    if len(missing) < len(planned):
+        say(f"{len(planned) - len(missing)} of {len(planned)} runs are finished already.")
+    if cells:
+        where = "on a Ray cluster" if engine == "ray" else f"{count} at a time, {threads} thread{'s' * (threads > 1)} each"
+        say(f"{len(cells)} runs to do, {where}.")
+    failed = []
+    run = _on_ray if engine == "ray" else _locally
+    with _bar(top, planned, wanted(progress)) as tell:
+        for number, (cell, outcome) in enumerate(run(cells, count), 1):
+            result = Path(cell.folder) / "result.json"
+            if outcome["problem"] is None and not result.exists():
+                outcome["problem"] = (
+                    f"it ended on {outcome['where']}, but there is no {result} here. All nodes must see the same folder."
+                )
+            if outcome["problem"] is None:
+                found = json.loads(result.read_text())
+                told = f"{found['average_accuracy']:.2%}, size {found['size']:.3f} ({clock(found['seconds']['total'])})"
+                told += f", on {outcome['where']}" if engine == "ray" else ""
+            else:
+                told = f"failed: {outcome['problem']}"
+                failed.append(f"{cell.name}: {outcome['problem']}")
+            tell(f"{number:>3}/{len(cells)}  {cell.name}: {told}", say)
+    done = [folder for folder in planned if (folder / "result.json").exists()]
+    for number, folder in enumerate(done, 1):
+        if not _has_costs(folder):
+            say(f"Measuring inference, {number}/{len(done)}: {folder.relative_to(top)}")
+            try:
+                measure(folder)
+            except Exception as error:  # a network that cannot be loaded must not lose the table
+                failed.append(f"{folder.relative_to(top)}: inference could not be measured: {error}")
+    return failed
+
+
+def _planned(top: Path) -> list[Path]:
+    """The folders of all runs, in the order in which they are to be run: seed by seed."""
+    folders = [file.parent for file in top.rglob("config.json")] if top.is_dir() else []
+    if not folders:
+        raise ConfigError(f"{top} holds no runs to go on with. Say what to compare, such as: spacecl compare permuted-digits")
+    seeds = {folder: json.loads((folder / "config.json").read_text()).get("seed", 0) for folder in folders}
+    return sorted(folders, key=lambda folder: (seeds[folder], folder.stat().st_ctime_ns, str(folder)))
+
+
+def _has_costs(folder: Path) -> bool:
+    tasks = json.loads((folder / "result.json").read_text())["tasks"]
+    return all("measured" in cost for task in tasks for cost in task.get("costs", {}).values())
+
+
+def _room(cores: int) -> int:
+    """How many runs the machine has room for: one a core, as memory allows; one where there is a GPU to share."""
+    import torch
+
+    if torch.cuda.is_available():
+        return 1
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
+    return max(1, min(cores, memory // (_GIGABYTES << 30))) if memory else cores
+
+
+def _absolute(data: str | None) -> str | None:
+    return None if data is None else os.pathsep.join(str(Path(part).absolute()) for part in data.split(os.pathsep))
+
+
+# -- engines ----------------------------------------------------------------------------------------------------------
+
+Outcome = dict[str, Any]
+_alive: set[subprocess.Popen[bytes]] = set()
+_stopped = threading.Event()
+
+
+def execute(cell: Cell) -> tuple[Cell, Outcome]:
+    """Do one run in a process of its own, so that nothing that happens to it can touch another."""
+    command = [sys.executable, "-m", "spacecl", "run", "--resume", "--out", cell.folder, "--quiet", "--no-measure"]
+    command += ["--data", cell.data] if cell.data is not None else []
+    where, problem = socket.gethostname(), None
+    if _stopped.is_set():
+        return cell, {"problem": "it was not begun", "where": where}
+    environment = {**os.environ, **cell.variables, "OMP_NUM_THREADS": str(cell.threads), "PYTHONUNBUFFERED": "1"}
+    Path(cell.folder).mkdir(parents=True, exist_ok=True)
+    log = Path(cell.folder) / "log.txt"
+    with log.open("ab") as stream:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, env=environment)
+        _alive.add(process)
+        try:
+            code = process.wait()
+        finally:
+            _alive.discard(process)
+    if code < 0:
+        name = signal.Signals(-code).name
+        problem = f"its process was ended by {name}{' (out of memory?)' if name == 'SIGKILL' else ''}; see {log}"
+    elif code:
+        lines = log.read_text(errors="replace").strip().splitlines()
+        problem = f"{lines[-1].removeprefix('spacecl: ') if lines else f'exit code {code}'} (all of it: {log})"
+    return cell, {"problem": problem, "where": where}
+
+
+def _locally(cells: Sequence[Cell], jobs: int) -> Iterator[tuple[Cell, Outcome]]:
+    """So many at a time on this machine. Threads wait for the processes that do the work."""
+    from joblib import Parallel, delayed
+
+    _stopped.clear()
+    before = _ended_by_signal()
+    try:
+        parallel = Parallel(n_jobs=jobs, backend="threading", return_as="generator_unordered", pre_dispatch="n_jobs")
+        yield from parallel(delayed(execute)(cell) for cell in cells)
+    finally:
+        _stopped.set()
+        for process in list(_alive):
+            process.terminate()
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
+
+
+def _ended_by_signal() -> Any:
+    """End by SIGTERM as by Ctrl-C, so that the runs' processes end, too."""
+    if threading.current_thread() is not threading.main_thread():
+        return None
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    return signal.signal(signal.SIGTERM, interrupt)
+
+
+def _on_ray(cells: Sequence[Cell], jobs: int) -> Iterator[tuple[Cell, Outcome]]:
+    """On a Ray cluster: the one that `ray start` or $RAY_ADDRESS names, else one on this machine."""
+    if not cells:
+        return
+    try:
+        import ray
+    except ImportError as error:
+        raise ConfigError('--engine ray needs Ray. Install it with: pip install "spacecl[ray]"') from error
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # what Ray is going to do anyway, without its warning
+    ours = not ray.is_initialized()
+    if ours:
+        ray.init(log_to_driver=False, logging_level=logging.ERROR)
+    try:
+        gpus = 1 if ray.cluster_resources().get("GPU", 0) else 0
+        needs: Any = {"num_cpus": cells[0].threads, "num_gpus": gpus, "max_retries": 0, "scheduling_strategy": "SPREAD"}
+        remote = ray.remote(_execute_on_ray).options(**needs)
+        waiting = {remote.remote(cell): cell for cell in cells}
+        while waiting:
+            ready, _ = ray.wait(list(waiting), num_returns=1)
+            for future in ready:
+                cell = waiting.pop(future)
+                try:
+                    yield ray.get(future)
+                except ray.exceptions.RayError as error:
+                    yield cell, {"problem": f"Ray lost it: {str(error).splitlines()[0]}", "where": "the cluster"}
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def _execute_on_ray(cell: Cell) -> tuple[Cell, Outcome]:
+    import ray
+
+    cell, outcome = execute(cell)
+    return cell, outcome | {"where": f"{outcome['where']}, node {ray.get_runtime_context().get_node_id()[:8]}"}
+
+
+# -- what is shown ----------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _bar(top: Path, planned: Sequence[Path], show: bool) -> Iterator[Callable[[str, Say], None]]:
+    """A bar over the tasks of all runs, read from their journals, and a way to say a line above it."""
+    if not show:
+        yield lambda text, say: say(text)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    totals = {folder: json.loads((folder / "config.json").read_text()).get("tasks") or 1 for folder in planned}
+    described, text = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[text]}", markup=False)
+    columns = described, BarColumn(bar_width=24), text, TimeElapsedColumn(), TextColumn("left:"), TimeRemainingColumn()
+    ended = threading.Event()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        bar = bars.add_task("tasks", total=sum(totals.values()), text="")
+
+        def look() -> None:
+            while not ended.wait(1.0):
+                done = {folder: min(total, _tests(folder)) for folder, total in totals.items()}
+                now = [f"{f.relative_to(top)} {done[f]}/{totals[f]}" for f in planned if _at_work(f)]
+                bars.update(
+                    bar, completed=sum(done.values()), text=f"{sum(done.values())}/{sum(totals.values())}  {', '.join(now)}"
+                )
+
+        thread = threading.Thread(target=look, daemon=True)
+        thread.start()
+        try:
+            yield lambda line, say: bars.console.print(line, markup=False, highlight=False)
+        finally:
+            ended.set()
+            thread.join()
+
+
+def _tests(folder: Path) -> int:
+    file = folder / "metrics.jsonl"
+    return file.read_bytes().count(b'"kind": "test"') if file.exists() else 0
+
+
+def _at_work(folder: Path) -> bool:
+    """Whether a run has begun, is not finished, and wrote something down lately."""
+    files = [folder / name for name in ("metrics.jsonl", "environment.json")]
+    return not (folder / "result.json").exists() and any(f.exists() and time.time() - f.stat().st_mtime < 600 for f in files)
+
+
+def default_folder(given: Mapping[str, Any], what: str) -> str:
+    return f"runs/{what}-{short_name(str(given['benchmark']))}-{given.get('recipe', 'fast')}"

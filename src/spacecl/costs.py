@@ -1,0 +1,192 @@
+"""What an inference costs: counted (parameters, operations, memory), modelled (energy) and measured (latency, energy)."""
+
+from __future__ import annotations
+
+import platform
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from .blueprint import ask, tensors_of
+
+BATCHES = (1, 64)  # the paper measures energy with 64
+# M. Horowitz, "Computing's energy problem (and what we can do about it)", ISSCC 2014: 45 nm, 0.9 V.
+MULTIPLY_ADD = 4.6e-12  # joules: 3.7 pJ for a product and 0.9 pJ for a sum of 32-bit floats
+DRAM = 160e-12  # joules per byte: 1.3 nJ, the lower end, for 64 bits
+SRAM = 12.5e-12  # joules per byte: 100 pJ for 64 bits from 1 MB on the chip
+MODEL = (
+    "4.6 pJ a multiply-add, 160 pJ a byte of weights (DRAM, once a batch), 12.5 pJ a byte of activations (1 MB SRAM); "
+    "45 nm, Horowitz 2014"
+)
+Cost = dict[str, Any]
+
+
+def counted(module: nn.Module, example: Tensor) -> Cost:
+    """What one inference takes by counting, the same on every machine, and its energy by the model above.
+
+    >>> cost = counted(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.zeros(1, 4))
+    >>> cost["parameters"], cost["multiply_adds"], cost["traffic"]
+    (58, 48, {'weights': 232, 'activations': 152})
+    """
+    operations = multiply_adds(module, example)
+    traffic = _watched(module, example, 1)
+    weights, activations = traffic.weights, traffic.activations
+    return {
+        "parameters": sum(parameter.numel() for parameter in module.parameters()),
+        "multiply_adds": operations,
+        "traffic": {"weights": weights, "activations": activations},
+        "peak_memory": {str(batch): _watched(module, example, batch).peak for batch in BATCHES},
+        "energy_modelled": {
+            str(batch): MULTIPLY_ADD * operations + DRAM * weights / batch + SRAM * activations for batch in BATCHES
+        },
+    }
+
+
+def multiply_adds(module: nn.Module, example: Tensor) -> int:
+    """Multiplications, each with its addition, that a network needs for one example.
+
+    >>> multiply_adds(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.zeros(1, 4))
+    48
+    """
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with _asking(module), FlopCounterMode(display=False) as counter:
+        ask(module, example[:1])
+    return counter.get_total_flops() // 2
+
+
+class _Watch(TorchDispatchMode):
+    """Adds up the bytes that every operation reads and writes, and follows how many are alive at a time. Views are free."""
+
+    def __init__(self, module: nn.Module):
+        super().__init__()
+        storages = (tensor.untyped_storage() for tensor in tensors_of(module).values())
+        self.kept = {storage.data_ptr(): storage.nbytes() for storage in storages}  # weights and buffers
+        self.weights = self.activations = 0
+        self.alive = self.peak = sum(self.kept.values())
+        self.known: set[int] = set()
+
+    def hold(self, tensor: Tensor) -> None:
+        """Count a tensor's memory as taken until it is freed."""
+        storage = tensor.untyped_storage()
+        key, size = storage._cdata, storage.nbytes()
+        if key in self.known or storage.data_ptr() in self.kept:
+            return
+        self.known.add(key)
+        self.alive += size
+        self.peak = max(self.peak, self.alive)
+        weakref.finalize(storage, self.release, key, size)
+
+    def release(self, key: int, size: int) -> None:
+        self.known.discard(key)
+        self.alive -= size
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func.is_view:
+            return result
+        read = {id(tensor): tensor for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, Tensor)}
+        written = [tensor for tensor in tree_leaves(result) if isinstance(tensor, Tensor)]
+        for tensor in read.values():
+            if tensor.untyped_storage().data_ptr() in self.kept:
+                self.weights += _bytes(tensor)
+            else:
+                self.activations += _bytes(tensor)
+        for tensor in written:
+            self.activations += _bytes(tensor)
+            self.hold(tensor)
+        return result
+
+
+def _bytes(tensor: Tensor) -> int:
+    """The bytes behind a tensor; one that is expanded has fewer than its shape says."""
+    return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
+
+
+def _watched(module: nn.Module, example: Tensor, batch: int) -> _Watch:
+    x = _batch(example, batch)
+    watch = _Watch(module)
+    watch.hold(x)
+    with _asking(module), watch:
+        ask(module, x)
+    return watch
+
+
+def measured(module: nn.Module, example: Tensor, seconds: float = 0.2) -> Cost:
+    """Latency on this machine as it is now, warm, and energy where a meter can be read, for some sizes of batch."""
+    from torch.utils.benchmark import Timer
+
+    meter, threads = find_meter(example.device), torch.get_num_threads()
+    latency, energy = {}, {}
+    with _asking(module):
+        for batch in BATCHES:
+            x = _batch(example, batch)
+            timer = Timer("ask(module, x)", globals={"ask": ask, "module": module, "x": x}, num_threads=threads)
+            timer.timeit(3)
+            times = timer.blocked_autorange(min_run_time=seconds)
+            low, high = (float(torch.tensor(times.times).quantile(q)) for q in (0.25, 0.75))
+            runs = len(times.times) * times.number_per_run
+            latency[str(batch)] = {"median": times.median, "low": low, "high": high, "runs": runs}
+            if meter is not None:
+                repeats = max(10, round(1 / times.median))  # about a second: meters count slowly
+                energy[str(batch)] = meter(timer, repeats) / (repeats * batch)
+    told = {"energy": energy, "meter": meter.__doc__} if meter is not None else {"energy": None, "meter": None}
+    return {"machine": processor(example.device), "threads": threads, "latency": latency, **told}
+
+
+def find_meter(device: torch.device) -> Callable[[Any, int], float] | None:
+    """A function that tells the joules that a timer's statement takes so many times; None where nothing can be read."""
+    try:
+        from zeus.device import get_cpus, get_gpus
+        from zeus.monitor import ZeusMonitor
+
+        gpu = device.type == "cuda"
+        if len(get_gpus().gpus if gpu else get_cpus().cpus) == 0:
+            return None
+        monitor = ZeusMonitor(gpu_indices=[device.index or 0] if gpu else [], cpu_indices=[] if gpu else None)
+    except Exception:  # not installed, or no meter, or one that may not be read: each has an error of its own
+        return None
+
+    def joules(timer: Any, repeats: int) -> float:
+        monitor.begin_window("work")
+        timer.timeit(repeats)
+        found = monitor.end_window("work")
+        parts = [found.gpu_energy] if gpu else [found.cpu_energy, found.dram_energy]
+        return sum(value for part in parts if part for value in part.values() if value is not None)
+
+    joules.__doc__ = "the GPU, by NVML" if gpu else "the processor and its memory, by RAPL"
+    return joules
+
+
+def processor(device: torch.device) -> str:
+    """What a device is called by its maker."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _batch(example: Tensor, count: int) -> Tensor:
+    return example[:1].repeat(count, *[1] * (example.dim() - 1))
+
+
+@contextmanager
+def _asking(module: nn.Module) -> Iterator[None]:
+    """A module in eval mode, without gradients; then it is as it was."""
+    training = module.training
+    module.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        module.train(training)

@@ -1,0 +1,114 @@
+"""One page of HTML that needs nothing else: no network, no files beside it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from .figures import COLOURS, VARIABLES, Figure, Series, inline
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page: a heading with remarks, then figures, tables, commands and settings."""
+
+    name: str
+    title: str
+    notes: Sequence[str] = ()
+    figures: Sequence[Figure] = ()
+    tables: Sequence[tuple[str, list[str], list[list[str]]]] = ()  # each with a name, titles and rows
+    folded: Sequence[str] = ()  # names of figures and tables that are opened by the reader
+    commands: Sequence[tuple[str, list[str]]] = ()  # what for, and the command's parts
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def page(title: str, sections: Sequence[Section]) -> str:
+    """The whole page."""
+    links = "".join(f'<a href="#{section.name}">{escape(section.title)}</a>' for section in sections)
+    body = "\n".join(map(_section, sections))
+    return _PAGE.format(title=escape(title), style=_style(), links=links, body=body, script=_beside("page.js"))
+
+
+def _section(section: Section) -> str:
+    parts = [f'<section id="{section.name}">', f"<h2>{escape(section.title)}</h2>"]
+    tables = [_folded(name, section, _table(name, titles, rows)) for name, titles, rows in section.tables]
+    figures = [_folded(figure.name, section, _figure(figure)) for figure in section.figures]
+    parts += tables + figures if section.name == "table" else figures + tables
+    parts[2:2] = [f"<p>{escape(note)}</p>" for note in section.notes]
+    for what, command in section.commands:
+        parts.append(
+            f"<figure class=command><figcaption>{escape(what)}</figcaption><pre>{escape(shlex.join(command))}</pre></figure>"
+        )
+    for what, values in section.settings.items():
+        text = escape(json.dumps(values, indent=1))
+        parts.append(f"<details><summary>All settings: {escape(what)}</summary><pre>{text}</pre></details>")
+    return "\n".join([*parts, "</section>"])
+
+
+def _folded(name: str, section: Section, text: str) -> str:
+    if name not in section.folded:
+        return text
+    title = next((figure.title for figure in section.figures if figure.name == name), name.replace("-", " ").capitalize())
+    return f"<details><summary>{escape(title)}</summary>{text}</details>"
+
+
+def _table(name: str, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th scope=col>{escape(title)}</th>" for title in titles)
+    body = "".join(
+        f"<tr><th scope=row>{escape(row[0])}</th>{''.join(f'<td>{escape(cell)}</td>' for cell in row[1:])}</tr>" for row in rows
+    )
+    content = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
+    return f'<div class=scroll tabindex=0><table id="table-{name}">{content}</table></div>'
+
+
+def _figure(figure: Figure) -> str:
+    panels = "".join(f"<div class=panel>{inline(panel)}</div>" for panel in figure.panels)
+    legend = figure.legend
+    keys = "".join(_key(series) for series in legend.values()) if len(legend) > 1 else ""
+    grid = "panels many" if len(figure.panels) > 1 else "panels"
+    return (
+        f'<figure id="figure-{figure.name}"><figcaption>{escape(figure.title)}</figcaption>'
+        f"<div class=legend>{keys}</div><div class='{grid}'>{panels}</div></figure>"
+    )
+
+
+def _key(series: Series) -> str:
+    look = " dashed" if series.dashed else ""
+    return f'<span class="key{look}" style="--key: var(--c{series.look % len(COLOURS)})">{escape(series.label)}</span>'
+
+
+def _style() -> str:
+    light = "".join(f"--{name}:{pair[0]};" for name, pair in VARIABLES.items())
+    dark = "".join(f"--{name}:{pair[1]};" for name, pair in VARIABLES.items())
+    return _beside("page.css").replace("/*light*/", light).replace("/*dark*/", dark)
+
+
+def _beside(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{title}</title>
+<link rel="icon" href="data:,">
+<style>{style}</style>
+</head>
+<body>
+<header><h1>{title}</h1><nav>{links}</nav></header>
+<main>
+{body}
+</main>
+<div id="tip" role="status" hidden></div>
+<script>{script}</script>
+</body>
+</html>
+"""

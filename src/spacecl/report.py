@@ -1,0 +1,396 @@
+"""The report: from the results of runs to one page, and to figures and tables as files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from . import store
+from .figures import Figure, Panel, Series, check_installed, save
+from .page import Section, page
+from .summary import BATCH, Arm, Result, energy, how_known, numbers, relative_energy, remarks, table, title
+
+
+def write(folder: str | os.PathLike[str], arms: Sequence[Arm], unfinished: Sequence[Path] = ()) -> Path:
+    """Write report.html into a folder, and beside it report/ with every figure and table as files."""
+    check_installed()
+    top = Path(folder)
+    files = top / "report"
+    files.mkdir(parents=True, exist_ok=True)
+    sections = compose(arms, [str(path.relative_to(top)) for path in unfinished])
+    for section in sections:
+        for figure in section.figures:
+            save(figure, files)
+        for name, titles, rows in section.tables:
+            store.write_whole(files / f"{name}.md", _as_markdown(titles, rows).encode())
+            plain = numbers(arms) if name == "table" else (titles, rows)
+            store.write_whole(files / f"{name}.csv", _as_csv(*plain).encode())
+    store.write_whole(top / "report.html", page(title(arms), sections).encode())
+    return top / "report.html"
+
+
+def compose(arms: Sequence[Arm], unfinished: Sequence[str] = ()) -> list[Section]:
+    """What the page says, in its order."""
+    looks = {arm.label: number for number, arm in enumerate(arms)}
+    spaces = [arm for arm in arms if any(task["spectrum"] for task in arm.results[0]["tasks"])]
+    notes = [remarks(arms), *([f"Not finished, and so not here: {', '.join(unfinished)}."] if unfinished else [])]
+    sections = [
+        Section("table", "Comparison", notes, [_frontier(arms, looks)], [("table", *table(arms))]),
+        Section(
+            "accuracy",
+            "Accuracy as tasks are learned",
+            ["Mean test accuracy over all tasks learned so far (the paper's Figure 4)."],
+            [_accuracy(arms, looks)],
+        ),
+        Section(
+            "forgetting",
+            "What becomes of the first task",
+            ["Test accuracy of the first task as more are added. A method that does not forget draws a level line."],
+            [_first_task(arms, looks)],
+        ),
+        _filters_section(arms, looks),
+        _energy_section(arms, looks),
+    ]
+    if spaces:
+        sections += [_shares_section(spaces), *_spectrum_sections(spaces)]
+    return [*sections, _commands(arms)]
+
+
+def _series(
+    arm: Arm, looks: dict[str, int], values: Sequence[float], tips: Sequence[str], spread: Sequence[float] = ()
+) -> Series:
+    return Series(arm.label, range(1, len(values) + 1), values, tips, looks[arm.label], spread=spread)
+
+
+def _learned(arm: Arm, looks: dict[str, int], what: str, value: Callable[[Result, int], float]) -> Series:
+    """A share that changes as tasks are learned: its mean over seeds, and their spread."""
+    values, spread = arm.over_tasks(value), arm.spread_over_tasks(value)
+    more = [f" ± {part:.2%}" for part in spread] or [""] * len(values)
+    tips = [f"{arm.label}, {what} after {n}: {v:.2%}{text}" for n, (v, text) in enumerate(zip(values, more), 1)]
+    return _series(arm, looks, values, tips, spread)
+
+
+def _frontier(arms: Sequence[Arm], looks: dict[str, int]) -> Figure:
+    """Accuracy against size: a point for each arm, a line through those of one family."""
+    families: dict[str, list[Arm]] = {}
+    for arm in arms:
+        families.setdefault(arm.family, []).append(arm)
+    series = []
+    for family, members in families.items():
+        members = sorted(members, key=lambda arm: arm.mean(_size))
+        tips = [f"{arm.label}: {arm.mean(_accuracy_of):.2%} with {arm.mean(_size):.3f} of the network" for arm in members]
+        sizes, accuracies = [arm.mean(_size) for arm in members], [arm.mean(_accuracy_of) for arm in members]
+        kind = "line" if len(members) > 1 else "points"
+        series.append(Series(family, sizes, accuracies, tips, looks[members[0].label], kind))
+    panel = Panel("Accuracy against size", "network size", "accuracy", series, percent=True)
+    return Figure("frontier", "Accuracy against network size", [panel])
+
+
+def _size(result: Result) -> float:
+    return result["size"]
+
+
+def _accuracy_of(result: Result) -> float:
+    return result["average_accuracy"]
+
+
+def _accuracy(arms: Sequence[Arm], looks: dict[str, int]) -> Figure:
+    def so_far(result: Result, number: int) -> float:
+        return _mean([value for value in result["accuracy_matrix"][number] if value is not None])
+
+    series = [_learned(arm, looks, "all tasks", so_far) for arm in arms]
+    panel = Panel("Mean accuracy so far", "tasks learned", "accuracy", series, _numbers(arms), percent=True)
+    return Figure("accuracy", "Accuracy over incrementally learned tasks", [panel])
+
+
+def _first_task(arms: Sequence[Arm], looks: dict[str, int]) -> Figure:
+    series = [_learned(arm, looks, "the first task", lambda result, n: result["accuracy_matrix"][n][0]) for arm in arms]
+    panel = Panel(f"Accuracy of {arms[0].tasks[0]}", "tasks learned", "accuracy", series, _numbers(arms), percent=True)
+    return Figure("first-task", "Accuracy of the first task as tasks are added", [panel])
+
+
+def _filters_section(arms: Sequence[Arm], looks: dict[str, int]) -> Section:
+    narrow = [arm for arm in arms if arm.method in ("space", "hat")]
+    notes = [
+        "Output channels of each layer that the tasks so far use together; the dotted line is all that there are. "
+        "Methods that do not narrow layers use all of them."
+    ]
+    if not narrow:
+        return Section("filters", "Filters per layer and task", [*notes, "No method here narrows layers."])
+    ablated = any(arm.method == "space" and not arm.results[0]["config"]["options"]["projection"] for arm in arms)
+    if not ablated and any(arm.method == "space" for arm in narrow):
+        notes.append(
+            "Dashed: what SPACE would hold if it had not subtracted what the core explains, counted on the same activations, "
+            "task by task (spacecl compare --preset projection learns the tasks both ways)."
+        )
+    full = narrow[0].results[0]["network"]["widths"]
+    panels = []
+    for layers in _tied(narrow, list(full)):
+        layer, series = layers[0], []
+        for arm in narrow:
+            values = _by_task(arm, lambda task, layer=layer: task["used"][layer])
+            tips = [f"{arm.label}, {layer}, {task}: {value:g} filters" for task, value in zip(arm.tasks, values)]
+            series.append(_series(arm, looks, values, tips))
+            if not ablated and arm.method == "space" and all(layer in task["spectrum"] for task in arm.results[0]["tasks"]):
+                values = _by_task(arm, lambda task, layer=layer: _plain(task["spectrum"][layer]))
+                tips = [
+                    f"{arm.label} unsubtracted, {layer}, {task}: {value:g} filters" for task, value in zip(arm.tasks, values)
+                ]
+                label = f"{arm.label}, not subtracted"
+                series.append(Series(label, range(1, len(values) + 1), values, tips, looks[arm.label], dashed=True))
+        levels = [(full[layer], f"all {full[layer]}")]
+        panels.append(Panel(_names(layers), "task", "filters", series, _numbers(narrow), levels, floor=0))
+    return Section("filters", "Filters per layer and task", notes, [Figure("filters", "Filters per layer and task", panels)])
+
+
+def _by_task(arm: Arm, value: Callable[..., float]) -> list[float]:
+    """A value of every task's entry in the results, averaged over seeds."""
+    return arm.over_tasks(lambda result, n: value(result["tasks"][n]))
+
+
+def _plain(seen: Result) -> int:
+    """The filters that a layer would hold after a task if the core's share had not been subtracted."""
+    return seen["core"] + seen["new_without_projection"]
+
+
+def _tied(arms: Sequence[Arm], layers: Sequence[str]) -> list[list[str]]:
+    """Layers whose widths are the same everywhere, together; layers that no task narrows are left out."""
+    found: dict[str, list[str]] = {}
+    for layer in layers:
+        if all(layer in task["used"] for arm in arms for result in arm.results for task in result["tasks"]):
+            key = str([[task["used"][layer] for task in result["tasks"]] for arm in arms for result in arm.results])
+            narrowed = any(
+                task["used"][layer] < result["network"]["widths"][layer]
+                for arm in arms
+                for result in arm.results
+                for task in result["tasks"]
+            )
+            if narrowed:
+                found.setdefault(key, []).append(layer)
+    return list(found.values()) or [[layer] for layer in layers[:1]]
+
+
+def _energy_section(arms: Sequence[Arm], looks: dict[str, int]) -> Section:
+    how = how_known(arms)
+    series = []
+    for arm in arms:
+        values = arm.over_tasks(lambda result, n: relative_energy(result, n, how))
+        joules = arm.over_tasks(lambda result, n: energy(result, n, how=how))
+        tips = [
+            f"{arm.label}, {task}: {value:.3f} of STL's, {1e6 * joule:.3g} µJ ({how})"
+            for task, value, joule in zip(arm.tasks, values, joules)
+        ]
+        series.append(_series(arm, looks, values, tips))
+    panel = Panel(f"Energy of an inference, {how}", "task", "relative to STL", series, _numbers(arms), floor=0)
+    notes = [
+        f"Energy of one inference at batch {BATCH}, {how}, over that of the full network, which is what STL runs. SPACE and "
+        "HAT run as networks that are narrowed for real; methods with masks of single weights (PackNet) run the full network "
+        "and are charged for it; masks are applied when a task is loaded and not counted.",
+        "The table has what each task's network costs, averaged over tasks and seeds: parameters, multiply-adds, bytes moved "
+        "and peak memory are counted; latency is measured (median, and quartiles of the blocks that it was timed in) on "
+        f"{_machines(arms)}; energy as labelled.",
+    ]
+    return Section(
+        "energy",
+        "What an inference costs",
+        notes,
+        [Figure("energy", f"Inference energy per task, {how}, relative to STL", [panel])],
+        [("costs", *_costs(arms)), ("costs-by-task", *_costs_by_task(arms))],
+        folded=("costs-by-task",),
+    )
+
+
+_COST_TITLES = [
+    "parameters",
+    "multiply-adds",
+    "weights read, kB",
+    "activations moved, kB",
+    "peak memory at 1, kB",
+    "at 64, kB",
+    "latency at 1, ms (measured)",
+    "at 64, ms (measured)",
+    "energy at 1, µJ (modelled)",
+    "at 64, µJ (modelled)",
+    "energy at 1, µJ (measured)",
+    "at 64, µJ (measured)",
+]
+
+
+def _machines(arms: Sequence[Arm]) -> str:
+    costs = [task["costs"]["network"].get("measured") for arm in arms for result in arm.results for task in result["tasks"]]
+    found = sorted({f"{cost['machine']}, {cost['threads']} threads" for cost in costs if cost})
+    return " and ".join(found) or "no machine yet (spacecl compare --resume --out ... does)"
+
+
+def _costs(arms: Sequence[Arm]) -> tuple[list[str], list[list[str]]]:
+    rows = [
+        [arm.label, *_cost_row([task["costs"]["network"] for result in arm.results for task in result["tasks"]])]
+        for arm in arms
+    ]
+    dense = [task["costs"]["dense"] for result in arms[0].results for task in result["tasks"]]
+    return ["method", *_COST_TITLES], [*rows, ["full network", *_cost_row(dense)]]
+
+
+def _costs_by_task(arms: Sequence[Arm]) -> tuple[list[str], list[list[str]]]:
+    rows = [
+        [arm.label, task, *_cost_row([result["tasks"][n]["costs"]["network"] for result in arm.results])]
+        for arm in arms
+        for n, task in enumerate(arm.tasks)
+    ]
+    return ["method", "task", *_COST_TITLES], rows
+
+
+def _cost_row(costs: Sequence[Result]) -> list[str]:
+    """One row of a table of costs: means over some networks; "-" where something was not measured."""
+
+    def mean(value: Callable[..., float]) -> float:
+        return _mean([value(cost) for cost in costs])
+
+    row = [f"{mean(lambda c: c['parameters']):,.0f}", f"{mean(lambda c: c['multiply_adds']):,.0f}"]
+    row += [f"{mean(lambda c, part=part: c['traffic'][part]) / 1e3:,.1f}" for part in ("weights", "activations")]
+    row += [f"{mean(lambda c, b=b: c['peak_memory'][b]) / 1e3:,.1f}" for b in ("1", "64")]
+    timed = all(cost.get("measured") for cost in costs)
+    metered = timed and all(cost["measured"]["energy"] for cost in costs)
+    for batch in ("1", "64"):
+        if timed:
+            median, low, high = (
+                1e3 * mean(lambda c, b=batch, k=key: c["measured"]["latency"][b][k]) for key in ("median", "low", "high")
+            )
+            row.append(f"{median:.3g} ({low:.3g}-{high:.3g})")
+        else:
+            row.append("-")
+    row += [f"{1e6 * mean(lambda c, b=b: c['energy_modelled'][b]):.4g}" for b in ("1", "64")]
+    row += [f"{1e6 * mean(lambda c, b=b: c['measured']['energy'][b]):.4g}" if metered else "-" for b in ("1", "64")]
+    return row
+
+
+def _shares_section(spaces: Sequence[Arm]) -> Section:
+    """Figure S4: what the first task's filters explain of later tasks, and what new ones add."""
+    figures = []
+    for number, arm in enumerate(spaces):
+        panels = []
+        for layers in _analysed(arm):
+            layer = layers[0]
+            core = _by_task(arm, lambda task, layer=layer: task["spectrum"][layer]["first_core"])
+            kept = _by_task(arm, lambda task, layer=layer: task["spectrum"][layer]["kept"])
+            more = [max(0.0, b - a) for a, b in zip(core, kept)]
+            x = range(1, len(core) + 1)
+            texts = [
+                [f"{layer}, {task}: the first core explains {value:.1%}" for task, value in zip(arm.tasks, core)],
+                [f"{layer}, {task}: filters beyond the first core explain {value:.1%}" for task, value in zip(arm.tasks, more)],
+            ]
+            series = [
+                Series("the first task's core", x, core, texts[0], 0, "bar"),
+                Series("residual: filters kept beyond it", x, more, texts[1], 1, "bar", base=core),
+            ]
+            panels.append(Panel(_names(layers), "task", "variance explained", series, _numbers([arm]), percent=True, floor=0))
+        name = "core-and-residual" if number == 0 else f"core-and-residual-{number + 1}"
+        figures.append(Figure(name, f"Variance explained by the first core and by the residual: {arm.label}", panels))
+    return Section(
+        "core",
+        "What the first core explains, and what each task adds",
+        [
+            "Share of the variance of a layer's activations, when a task has been learned at full width, that the channels of "
+            "the first task's network explain, and what all others of the task's network add to it (the paper's Figure S4). "
+            "The rest is what the threshold gives up. High first bars mean that the layer's features serve every task."
+        ],
+        figures,
+        folded=tuple(figure.name for figure in figures[1:]),
+    )
+
+
+def _spectrum_sections(spaces: Sequence[Arm]) -> list[Section]:
+    figures, tables = [], []
+    for number, arm in enumerate(spaces):
+        result, mark = arm.results[0], "" if number == 0 else f"-{number + 1}"
+        panels, rows = [], []
+        for layers in _analysed(arm):
+            layer, series = layers[0], []
+            seen = [task["spectrum"][layer] for task in result["tasks"]]
+            for n, (task, entry) in enumerate(zip(arm.tasks, seen)):
+                tips = [
+                    f"{layer}, {task}: {count} new filters with the core's {entry['core']} explain {share:.1%}"
+                    for count, share in zip(entry["filters"], entry["explained"])
+                ]
+                series.append(Series(task, entry["filters"], entry["explained"], tips, n))
+            levels = sorted({(entry["threshold"], f"threshold {entry['threshold']:g}") for entry in seen})
+            panels.append(
+                Panel(_names(layers), "new filters", "variance explained", series, (), levels, percent=True, saturating=True)
+            )
+            for task, entry in zip(arm.tasks, seen):
+                needs = [str(entry["core"] + count) for count in entry["needed"].values()]
+                rows.append(
+                    [
+                        _names(layers),
+                        task,
+                        str(entry["core"]),
+                        f"{entry['threshold']:g}",
+                        str(entry["core"] + entry["new"]),
+                        *needs,
+                    ]
+                )
+        figures.append(Figure(f"spectrum{mark}", f"Spectrum per layer: {arm.label}, seed {result['seed']}", panels))
+        shown = next(iter(seen))["needed"]
+        titles = ["layer", "task", "core", "threshold", "filters", *(f"at {float(threshold):g}" for threshold in shown)]
+        tables.append((f"thresholds{mark}", titles, rows))
+    notes = [
+        "How much of the residual's variance the core and so many new filters explain, task by task, for the first seed; the "
+        "dotted line is the threshold, and where a curve crosses it is how many filters the task got. The residual is all "
+        "channels outside the core.",
+        "The table says how many filters a layer would have had after the task with another threshold, all else the same.",
+    ]
+    folded = tuple(entry.name for entry in figures[1:]) + tuple(entry[0] for entry in tables)
+    return [Section("spectrum", "What another threshold would have cost", notes, figures, tables, folded=folded)]
+
+
+def _analysed(arm: Arm) -> list[list[str]]:
+    """The layers that the analysis saw, those with the same spectra together."""
+    found: dict[str, list[str]] = {}
+    tasks = arm.results[0]["tasks"]
+    for layer in tasks[0]["spectrum"]:
+        if all(layer in task["spectrum"] for result in arm.results for task in result["tasks"]):
+            found.setdefault(str([task["spectrum"][layer] for task in tasks]), []).append(layer)
+    return list(found.values())
+
+
+def _commands(arms: Sequence[Arm]) -> Section:
+    from .config import Config
+
+    commands, settings = [], {}
+    for arm in arms:
+        for result in arm.results:
+            commands.append((f"{arm.label}, seed {result['seed']}", Config.from_json(result["config"]).command()))
+        settings[arm.label] = {key: value for key, value in arm.results[0]["config"].items() if key != "seed"}
+    versions = sorted({result["spacecl"] for arm in arms for result in arm.results})
+    note = (
+        f"Each line makes one run again (spacecl {', '.join(versions)}). spacecl report FOLDER makes this page from the "
+        "result.json files of the runs in a folder."
+    )
+    return Section("commands", "To make it again", [note], commands=commands, settings=settings)
+
+
+def _numbers(arms: Sequence[Arm]) -> list[str]:
+    return [str(number) for number in range(1, max(len(arm.tasks) for arm in arms) + 1)]
+
+
+def _names(layers: Sequence[str]) -> str:
+    return layers[0] if len(layers) == 1 else f"{layers[0]} + {len(layers) - 1} tied"
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _as_csv(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    stream = io.StringIO()
+    csv.writer(stream, lineterminator="\n").writerows([titles, *rows])
+    return stream.getvalue()
+
+
+def _as_markdown(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    escaped = [[cell.replace("|", "\\|") for cell in row] for row in (titles, *rows)]
+    lines = [f"| {' | '.join(row)} |" for row in escaped]
+    return "\n".join([lines[0], f"|---{'|---:' * (len(titles) - 1)}|", *lines[1:]]) + "\n"

@@ -1,0 +1,250 @@
+"""Many runs read together: which belong to one another, what to call them, and the table that compares them."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .benchmarks.presets import PUBLISHED
+from .config import as_toml
+from .costs import MODEL
+from .errors import ConfigError
+from .progress import clock
+
+NAMES = {
+    "space": "SPACE",
+    "stl": "STL",
+    "finetune": "Fine-tuning",
+    "lwf": "LwF",
+    "ewc": "EWC",
+    "hat": "HAT",
+    "packnet": "PackNet",
+    "ucb": "UCB",
+    "joint": "Joint",
+}
+ORDER = ("stl", "joint", "finetune", "lwf", "ewc", "ucb", "hat", "packnet", "space")  # the paper's Table 1, and beyond
+SWITCHES = tuple(name for name in PUBLISHED if name != "samples")
+BATCH = "64"  # of the energy in the table, as in the paper
+Result = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Arm:
+    """Runs that differ in their seed alone."""
+
+    label: str
+    family: str  # what it has in common with arms that differ from it in numbers only
+    results: tuple[Result, ...]  # by seed
+    folders: tuple[Path, ...]
+
+    @property
+    def method(self) -> str:
+        return self.results[0]["method"]
+
+    @property
+    def tasks(self) -> list[str]:
+        return [task["name"] for task in self.results[0]["tasks"]]
+
+    def mean(self, value: Callable[[Result], float]) -> float:
+        return statistics.fmean(map(value, self.results))
+
+    def spread(self, value: Callable[[Result], float]) -> float | None:
+        """The sample's standard deviation over seeds; none of a single run."""
+        return statistics.stdev(map(value, self.results)) if len(self.results) > 1 else None
+
+    def over_tasks(self, value: Callable[[Result, int], float]) -> list[float]:
+        """A value for every task, by its number, averaged over seeds."""
+        return [statistics.fmean(value(result, n) for result in self.results) for n in range(len(self.tasks))]
+
+    def spread_over_tasks(self, value: Callable[[Result, int], float]) -> list[float]:
+        """The same for its standard deviation; nothing of a single run."""
+        if len(self.results) < 2:
+            return []
+        return [statistics.stdev(value(result, n) for result in self.results) for n in range(len(self.tasks))]
+
+
+def read(folder: str | os.PathLike[str]) -> tuple[list[Arm], list[Path]]:
+    """The finished runs in a folder and all below it, as arms, and the folders of runs that are not finished."""
+    top = Path(folder)
+    if not top.is_dir():
+        raise ConfigError(f"{top} is no folder. Give one that holds runs, such as runs/cmp.")
+    found, unfinished = {}, []
+    for file in sorted(top.rglob("config.json")):
+        if not (file.parent / "result.json").exists():
+            unfinished.append(file.parent)
+    for file in sorted(top.rglob("result.json")):
+        try:
+            result = json.loads(file.read_text())
+            if result["schema"] != 1 or not all("costs" in task for task in result["tasks"]):
+                raise ConfigError(f"{file} was written by another version of spacecl ({result['spacecl']}). Run it again.")
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{file} is not the result of a run ({error!r}). Remove it, or run it again.") from error
+        found[file.parent] = result
+    if not found:
+        more = f" {len(unfinished)} are there that are not finished: spacecl compare --resume --out {top}" if unfinished else ""
+        raise ConfigError(f"{top} holds no finished run: there is no result.json in it.{more}")
+    kinds = sorted({result["benchmark"] for result in found.values()})
+    if len(kinds) > 1:
+        raise ConfigError(
+            f"{top} holds runs of {', '.join(kinds)}, which cannot stand in one table. Give a folder of one of them."
+        )
+    return _arms(found), unfinished
+
+
+def _arms(found: Mapping[Path, Result]) -> list[Arm]:
+    together: dict[str, list[Path]] = {}
+    for path, result in found.items():
+        same = {key: value for key, value in result["config"].items() if key != "seed"}
+        together.setdefault(json.dumps(same, sort_keys=True), []).append(path)
+    settings = [json.loads(key) for key in together]
+    arms = []
+    for config, paths in zip(settings, together.values()):
+        paths.sort(key=lambda path: found[path]["seed"])
+        family = _family(config)
+        arms.append(Arm(_label(config, family, settings), family, tuple(found[path] for path in paths), tuple(paths)))
+    return sorted(
+        arms, key=lambda arm: (ORDER.index(arm.method), "paper" not in arm.family, arm.family, arm.results[0]["size"])
+    )
+
+
+def _family(config: Mapping[str, Any]) -> str:
+    """What a method is called, and for SPACE which of the paper's choices it has."""
+    name, options = NAMES[config["method"]], config["options"]
+    if config["method"] != "space":
+        return name
+    published = [switch for switch in SWITCHES if options[switch] == PUBLISHED[switch]]
+    paper = 2 * len(published) > len(SWITCHES)
+    other = [switch for switch in SWITCHES if (switch in published) != paper]
+    text = ", ".join(_told(switch, options[switch]) for switch in other)
+    text = ", ".join(filter(None, (text, "" if options["projection"] else "without projection")))
+    return f"{name}{'.paper' if paper else ''}{f' ({text})' if text else ''}"
+
+
+def _label(config: Mapping[str, Any], family: str, others: Sequence[Mapping[str, Any]]) -> str:
+    """A family's name with all that tells this arm from others: numbers within the family, settings among all."""
+    flat = _flat(config)
+    relatives = [_flat(other) for other in others if _family(other) == family]
+    strangers = [_flat(other) for other in others]
+    varied = [key for key in flat if any(key not in SWITCHES and other.get(key) != flat[key] for other in relatives)]
+    varied += [
+        key
+        for key in flat
+        if key not in varied
+        and key != "method"
+        and not key.startswith("options.")
+        and any(o.get(key) != flat[key] for o in strangers)
+    ]
+    text = ", ".join(_told(key.split(".")[-1], flat[key]) for key in varied)
+    return f"{family}{f': {text}' if text else ''}"
+
+
+def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by one name each; a method's options and a recipe's values after a dot."""
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        if key in ("train", "options"):
+            found |= {f"{key}.{name}": entry for name, entry in value.items()}
+        elif key != "seed":
+            found[key] = value
+    return found
+
+
+def _told(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return name if value else f"not {name}"
+    if isinstance(value, Mapping):
+        return f"{name} {' '.join(f'{key} {entry:g}' for key, entry in value.items())}"
+    return f"{name} {value if isinstance(value, str) else as_toml(value)}"
+
+
+def energy(result: Result, number: int, kind: str = "network", how: str = "modelled", batch: str = BATCH) -> float:
+    """Joules of one inference of a task's network, or of the full one ("dense") in its place."""
+    cost = result["tasks"][number]["costs"][kind]
+    return cost["energy_modelled"][batch] if how == "modelled" else cost["measured"]["energy"][batch]
+
+
+def relative_energy(result: Result, number: int, how: str) -> float:
+    """The energy of a task's network over that of the full network with the task's head, which is what STL runs."""
+    return energy(result, number, how=how) / energy(result, number, "dense", how)
+
+
+def how_known(arms: Sequence[Arm]) -> str:
+    """Whether energy can be shown as measured: only if it was, in every run."""
+    costs = [cost for arm in arms for result in arm.results for task in result["tasks"] for cost in task["costs"].values()]
+    return "measured" if all((cost.get("measured") or {}).get("energy") for cost in costs) else "modelled"
+
+
+def average_energy(how: str) -> Callable[[Result], float]:
+    """The mean over tasks of a run's relative energy."""
+    return lambda result: sum(relative_energy(result, n, how) for n in range(len(result["tasks"]))) / len(result["tasks"])
+
+
+def training_seconds(result: Result) -> float:
+    return result["seconds"]["total"] - result["seconds"].get("test", 0.0)
+
+
+def columns(how: str) -> list[tuple[str, Callable[[Result], float], Callable[[float], str]]]:
+    """The columns of the table: a title, the value of a run, and how it is written."""
+    return [
+        ("accuracy, %", lambda result: 100 * result["average_accuracy"], lambda value: f"{value:.2f}"),
+        ("network size", lambda result: result["size"], lambda value: f"{value:.3f}"),
+        (f"energy / STL ({how})", average_energy(how), lambda value: f"{value:.3f}"),
+        ("forgetting, %", lambda result: 100 * result["forgetting"], lambda value: f"{value:.2f}"),
+        ("training time", training_seconds, clock),
+    ]
+
+
+def table(arms: Sequence[Arm]) -> tuple[list[str], list[list[str]]]:
+    """The paper's Table 1 for some arms: titles, and a row of texts for each arm; mean and, over seeds, standard deviation."""
+    shown = columns(how_known(arms))
+    rows = []
+    for arm in arms:
+        row = [arm.label]
+        for title, value, write in shown:
+            spread = arm.spread(value)
+            more = "" if spread is None or title == "training time" else f" ± {write(spread)}"
+            row.append(write(arm.mean(value)) + more)
+        rows.append([*row, str(len(arm.results))])
+    return ["method", *(title for title, _, _ in shown), "runs"], rows
+
+
+def numbers(arms: Sequence[Arm]) -> tuple[list[str], list[list[str]]]:
+    """The same table for programs: means and standard deviations in columns of their own, times in seconds."""
+    shown = columns(how_known(arms))
+    titles = [part for title, _, _ in shown for part in (f"{title}, mean", f"{title}, standard deviation")]
+    rows = []
+    for arm in arms:
+        pairs = [(arm.mean(value), arm.spread(value)) for _, value, _ in shown]
+        rows.append(
+            [arm.label, *("" if part is None else repr(part) for pair in pairs for part in pair), str(len(arm.results))]
+        )
+    return ["method", *titles, "runs"], rows
+
+
+def title(arms: Sequence[Arm]) -> str:
+    first = arms[0].results[0]["config"]
+    limit = {arm.results[0]["config"]["limit"] for arm in arms}
+    more = f", {limit.pop()} images a class" if len(limit) == 1 and limit != {None} else ""
+    tasks = {len(arm.tasks) for arm in arms}
+    return f"{Path(first['benchmark']).name}, {'/'.join(map(str, sorted(tasks)))} tasks, recipe {first['recipe']}{more}"
+
+
+def remarks(arms: Sequence[Arm]) -> str:
+    """What one has to know to read the table."""
+    seeds = max(len(arm.results) for arm in arms)
+    spread = "Mean ± standard deviation over seeds. " if seeds > 1 else ""
+    how = how_known(arms)
+    told = f"modelled ({MODEL})" if how == "modelled" else f"measured ({_meter(arms)})"
+    return (
+        f"{spread}Network size: parameters of all tasks' networks together over those of one full backbone. "
+        f"Energy: of one inference at batch {BATCH}, {told}, over the full network's; mean over tasks."
+    )
+
+
+def _meter(arms: Sequence[Arm]) -> str:
+    return str(arms[0].results[0]["tasks"][0]["costs"]["network"]["measured"]["meter"])

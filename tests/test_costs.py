@@ -1,0 +1,152 @@
+"""What an inference costs: counted by hand, modelled by a formula, measured by a clock and a meter."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from spacecl import HAT, SPACE, Learner, PackNet, Recipe, Task
+from spacecl.costs import counted, find_meter, measured
+
+
+class Small(nn.Module):
+    """A convolution with a norm, a view, an operation in place, a pooling and a head."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm, self.head = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.Linear(8, 5)
+
+    def forward(self, x):
+        x = F.relu_(self.norm(self.conv(x)))
+        return self.head(F.avg_pool2d(x, 4).flatten(1))
+
+
+def test_operations_and_bytes_are_those_counted_by_hand():
+    cost = counted(Small(), torch.zeros(1, 3, 4, 4))
+    assert cost["parameters"] == 3 * 8 * 9 + 8 + 8 + 8 + 8 * 5 + 5
+    assert cost["multiply_adds"] == 16 * 8 * 27 + 8 * 5
+    weights = 3 * 8 * 9 + 8 + 4 * 8 + 8 * 5 + 5  # the norm reads its statistics, too
+    assert cost["traffic"]["weights"] == 4 * weights
+    image, maps = 3 * 16, 8 * 16
+    moved = (image + maps) + (maps + maps) + (maps + maps) + (maps + 8) + (8 + 5)  # conv, norm, relu, pool, head
+    assert cost["traffic"]["activations"] == 4 * moved
+
+
+def test_peak_memory_is_what_is_alive_at_once():
+    module = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    peak = counted(module, torch.zeros(1, 4))["peak_memory"]  # weights, the input, and both sides of the ReLU
+    assert peak == {
+        "1": 232 + 4 * (4 + 8 + 8),
+        "64": 232 + 64 * 4 * (4 + 8 + 8),
+    }
+    in_place = nn.Sequential(nn.Linear(4, 8), nn.ReLU(inplace=True), nn.Linear(8, 2))
+    assert counted(in_place, torch.zeros(1, 4))["peak_memory"]["1"] == 232 + 4 * (4 + 8 + 2)
+    tied = nn.Sequential(nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False))
+    tied[1].weight = tied[0].weight
+    assert counted(tied, torch.zeros(1, 8))["peak_memory"]["1"] == 4 * (64 + 3 * 8)
+
+
+def test_counting_leaves_the_network_as_it_was():
+    module = Small()
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    counted(module, torch.randn(1, 3, 4, 4))
+    assert module.training
+    assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
+
+
+def test_modelled_energy_is_horowitz_times_what_was_counted():
+    cost = counted(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.zeros(1, 4))
+    for batch in (1, 64):
+        picojoules = 4.6 * 48 + 160 * 232 / batch + 12.5 * 152
+        assert cost["energy_modelled"][str(batch)] == pytest.approx(1e-12 * picojoules)
+
+
+@pytest.mark.parametrize(("method", "saves"), [(SPACE(variance=0.8), True), (HAT(), True), (PackNet(), False)])
+def test_a_narrowed_network_costs_less_and_a_masked_one_what_the_full_one_costs(method, saves):
+    x = torch.randn(600, 12)
+    model = nn.Sequential(nn.Linear(12, 64), nn.ReLU(), nn.Linear(64, 2))
+    learner = Learner(model, method, example_input=x[:1])
+    learner.learn(Task("sign", (x, (x[:, 0] > 0).long())), Recipe(epochs=2))
+    own, full = (counted(module, x[:1]) for module in (learner.subnet("sign"), learner.full(2)))
+    keys = ("parameters", "multiply_adds", "traffic", "peak_memory", "energy_modelled")
+    for mine, dense in zip(map(own.get, keys), map(full.get, keys)):
+        if not saves:
+            assert mine == dense
+        elif isinstance(mine, dict):
+            assert all(mine[key] < dense[key] for key in mine)
+        else:
+            assert mine < dense
+
+
+def test_the_full_network_can_have_a_head_for_any_number_of_classes_and_draws_nothing_from_the_user():
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    learner = Learner(model, example_input=torch.zeros(1, 4))
+    state = torch.get_rng_state()
+    assert learner.full(7)(torch.zeros(1, 4)).shape == (1, 7)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert learner.full()(torch.zeros(1, 4)).shape == (1, 2)
+
+
+def test_latency_is_of_many_warm_runs_and_energy_unknown_without_a_meter(monkeypatch):
+    monkeypatch.setattr("spacecl.costs.find_meter", lambda device: None)
+    found = measured(Small(), torch.zeros(1, 3, 4, 4), seconds=0.05)
+    for times in found["latency"].values():
+        assert 0 < times["low"] <= times["median"] <= times["high"] < 0.1
+        assert times["runs"] >= 10
+    assert found["energy"] is None
+    assert found["meter"] is None
+    assert found["threads"] == torch.get_num_threads()
+
+
+def test_a_larger_network_takes_longer(monkeypatch):
+    monkeypatch.setattr("spacecl.costs.find_meter", lambda device: None)
+    small, large = (measured(nn.Linear(width, width), torch.zeros(1, width), seconds=0.05) for width in (8, 2048))
+    assert large["latency"]["64"]["median"] > 3 * small["latency"]["64"]["median"]
+
+
+METERED = """
+import pathlib, sys, threading, time
+import torch
+from torch import nn
+import zeus.device.cpu.rapl as rapl
+
+folder = pathlib.Path(sys.argv[1]) / "intel-rapl"
+rapl.RAPL_DIR = str(folder)
+(folder / "intel-rapl:0").mkdir(parents=True)
+for name, text in {"name": "package-0", "energy_uj": "0", "max_energy_range_uj": "262143328850"}.items():
+    (folder / "intel-rapl:0" / name).write_text(text)
+
+def draw_five_watts():
+    counter, other, began = folder / "intel-rapl:0" / "energy_uj", folder / "next", time.perf_counter()
+    while True:
+        other.write_text(str(round(5e6 * (time.perf_counter() - began))))
+        other.replace(counter)
+        time.sleep(0.002)
+
+threading.Thread(target=draw_five_watts, daemon=True).start()
+if __name__ == "__main__":
+    from spacecl.costs import measured
+    found = measured(nn.Linear(256, 256), torch.zeros(1, 256), seconds=0.1)
+    assert "RAPL" in found["meter"], found
+    for batch in (1, 64):
+        watts = found["energy"][str(batch)] * batch / found["latency"][str(batch)]["median"]
+        assert 2 < watts < 12, (batch, watts, found)
+"""
+
+
+def test_energy_is_read_from_the_meter_that_zeus_finds(tmp_path):
+    """Zeus itself reads a counter in the form that Linux gives it; the counter is ours and runs at five watts."""
+    pytest.importorskip("zeus", reason="Zeus is not installed")
+    (tmp_path / "metered.py").write_text(METERED)
+    done = subprocess.run(
+        [sys.executable, "metered.py", str(tmp_path)], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_machine_without_a_meter_or_without_zeus_has_none(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "zeus.device", None)
+    assert find_meter(torch.device("cpu")) is None
