@@ -291,8 +291,8 @@ def test_the_values_on_the_page_are_those_of_the_results(browser, compared):
     needs = [str(seen["core"] + count) for count in seen["needed"].values()]
     assert rows["hidden1", "digits-2"] == [str(seen["core"]), "0.97", str(seen["core"] + seen["new"]), *needs]
     commands = browser.execute_script("return [...document.querySelectorAll('.command pre')].map(p => p.textContent)")
-    assert len(commands) == 10
-    assert "spacecl run permuted-digits --recipe fast --seed 1 --device cpu --tasks 3 --set train.epochs=2" in commands[-1]
+    assert len(commands) == 5
+    assert "spacecl run permuted-digits --recipe fast --seed 0 --device cpu --tasks 3 --set train.epochs=2" in commands[-1]
 
 
 def test_pointing_at_a_mark_shows_its_value(browser, compared):

@@ -182,7 +182,7 @@ def compare(
         say(f"{len(cells)} runs to do, {where}.")
     failed = []
     run = _on_ray if engine == "ray" else _locally
-    with _bar(top, planned, wanted(progress)) as tell:
+    with _bar(top, planned, wanted(progress)):
         for number, (cell, outcome) in enumerate(run(cells, count), 1):
             result = Path(cell.folder) / "result.json"
             if outcome["problem"] is None and not result.exists():
@@ -196,7 +196,7 @@ def compare(
             else:
                 told = f"failed: {outcome['problem']}"
                 failed.append(f"{cell.name}: {outcome['problem']}")
-            tell(f"{number:>3}/{len(cells)}  {cell.name}: {told}", say)
+            say(f"{number:>3}/{len(cells)}  {cell.name}: {told}")
     done = [folder for folder in planned if (folder / "result.json").exists()]
     for number, folder in enumerate(done, 1):
         if not _has_costs(folder):
@@ -338,10 +338,10 @@ def _execute_on_ray(cell: Cell) -> tuple[Cell, Outcome]:
 
 
 @contextlib.contextmanager
-def _bar(top: Path, planned: Sequence[Path], show: bool) -> Iterator[Callable[[str, Say], None]]:
-    """A bar over the tasks of all runs, read from their journals, and a way to say a line above it."""
+def _bar(top: Path, planned: Sequence[Path], show: bool) -> Iterator[None]:
+    """A bar over the tasks of all runs, read from their journals."""
     if not show:
-        yield lambda text, say: say(text)
+        yield
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -350,7 +350,8 @@ def _bar(top: Path, planned: Sequence[Path], show: bool) -> Iterator[Callable[[s
     described, text = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[text]}", markup=False)
     columns = described, BarColumn(bar_width=24), text, TimeElapsedColumn(), TextColumn("left:"), TimeRemainingColumn()
     ended = threading.Event()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+    terminal = sys.stdout.isatty()  # else lines go where they are sent, past the bar
+    with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=terminal) as bars:
         bar = bars.add_task("tasks", total=sum(totals.values()), text="")
 
         def look() -> None:
@@ -364,7 +365,7 @@ def _bar(top: Path, planned: Sequence[Path], show: bool) -> Iterator[Callable[[s
         thread = threading.Thread(target=look, daemon=True)
         thread.start()
         try:
-            yield lambda line, say: bars.console.print(line, markup=False, highlight=False)
+            yield
         finally:
             ended.set()
             thread.join()

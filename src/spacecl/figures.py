@@ -60,6 +60,7 @@ class Panel:
     levels: Sequence[tuple[float, str]] = ()  # horizontal lines with what they mean
     percent: bool = False
     floor: float | None = None  # what the vertical axis must show
+    logarithmic: bool = False  # along x
     saturating: bool = False  # a curve that approaches 1: x logarithmic, and y by how much is missing
 
 
@@ -88,14 +89,14 @@ def check_installed() -> None:
         raise ConfigError('The report needs matplotlib. Install it with: pip install "spacecl[report]"') from error
 
 
-def inline(panel: Panel) -> str:
+def inline(panel: Panel, name: str = "") -> str:
     """A panel as SVG for a page: colours are the page's, points carry their texts, and it is as wide as there is room."""
     with _style():
         from matplotlib.figure import Figure as Canvas
 
         canvas = Canvas(figsize=(4.4, 2.9), layout="constrained")
         tips = _draw(canvas.add_subplot(), panel)
-        return _page_svg(_as_svg(canvas, tips), panel.title)
+        return _page_svg(_as_svg(canvas, tips), panel.title or name)
 
 
 def save(figure: Figure, folder: Path) -> list[Path]:
@@ -106,7 +107,8 @@ def save(figure: Figure, folder: Path) -> list[Path]:
         count = len(figure.panels)
         wide = min(3, count)
         high = math.ceil(count / wide)
-        rows = math.ceil(len(figure.legend) / wide)
+        keys = 3 if wide < 3 else 4
+        rows = math.ceil(len(figure.legend) / keys)
         canvas = Canvas(figsize=(4.4 * wide, 2.9 * high + 0.2 * rows + 0.5), layout="constrained")
         axes = canvas.subplots(high, wide, squeeze=False).flatten()
         tips: dict[str, Sequence[str]] = {}
@@ -116,7 +118,7 @@ def save(figure: Figure, folder: Path) -> list[Path]:
             rest.set_visible(False)
         handles = {text: handle for ax in axes for handle, text in zip(*ax.get_legend_handles_labels())}
         if len(handles) > 1:
-            canvas.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=wide, frameon=False)
+            canvas.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=keys, frameon=False)
         canvas.suptitle(figure.title)
         files = [folder / f"{figure.name}.svg", folder / f"{figure.name}.png"]
         files[0].write_text(ET.tostring(_as_svg(canvas, tips), encoding="unicode"))
@@ -154,10 +156,17 @@ def _draw(ax: Any, panel: Panel, prefix: str = "") -> dict[str, Sequence[str]]:
         tips[f"{prefix}tip-{number}"] = series.tips
     for level, text in panel.levels:
         ax.axhline(level, color=INK[0], linestyle=":", linewidth=1)
-        side, across, above = (0.01, "left", "top") if panel.saturating else (1, "right", "bottom")
-        ax.annotate(text, (side, level), xycoords=("axes fraction", "data"), ha=across, va=above, fontsize=8)
+        side, across = (0.01, "left") if panel.saturating else (1, "right")
+        ax.annotate(text, (side, level), xycoords=("axes fraction", "data"), ha=across, va="bottom", fontsize=8)
     if panel.floor is not None:
         ax.set_ylim(bottom=panel.floor)
+    if panel.logarithmic:
+        from matplotlib.ticker import LogLocator, NullFormatter
+
+        ax.set_xscale("log")
+        ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        ax.xaxis.set_major_formatter(lambda value, place: f"{value:g}")
+        ax.xaxis.set_minor_formatter(NullFormatter())
     if panel.saturating:
         _saturate(ax)
     if panel.ticks:

@@ -67,7 +67,7 @@ def _table(name: str, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> s
 
 
 def _figure(figure: Figure) -> str:
-    panels = "".join(f"<div class=panel>{inline(panel)}</div>" for panel in figure.panels)
+    panels = "".join(f"<div class=panel>{inline(panel, figure.title)}</div>" for panel in figure.panels)
     legend = figure.legend
     keys = "".join(_key(series) for series in legend.values()) if len(legend) > 1 else ""
     grid = "panels many" if len(figure.panels) > 1 else "panels"

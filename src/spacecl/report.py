@@ -34,7 +34,8 @@ def write(folder: str | os.PathLike[str], arms: Sequence[Arm], unfinished: Seque
 
 def compose(arms: Sequence[Arm], unfinished: Sequence[str] = ()) -> list[Section]:
     """What the page says, in its order."""
-    looks = {arm.label: number for number, arm in enumerate(arms)}
+    ours = sorted(arms, key=lambda arm: arm.method != "space")  # so that its colours are the same on every page
+    looks = {arm.label: number for number, arm in enumerate(ours)}
     spaces = [arm for arm in arms if any(task["spectrum"] for task in arm.results[0]["tasks"])]
     notes = [remarks(arms), *([f"Not finished, and so not here: {', '.join(unfinished)}."] if unfinished else [])]
     sections = [
@@ -85,7 +86,7 @@ def _frontier(arms: Sequence[Arm], looks: dict[str, int]) -> Figure:
         sizes, accuracies = [arm.mean(_size) for arm in members], [arm.mean(_accuracy_of) for arm in members]
         kind = "line" if len(members) > 1 else "points"
         series.append(Series(family, sizes, accuracies, tips, looks[members[0].label], kind))
-    panel = Panel("Accuracy against size", "network size", "accuracy", series, percent=True)
+    panel = Panel("", "network size", "accuracy", series, percent=True, logarithmic=True)
     return Figure("frontier", "Accuracy against network size", [panel])
 
 
@@ -102,13 +103,13 @@ def _accuracy(arms: Sequence[Arm], looks: dict[str, int]) -> Figure:
         return _mean([value for value in result["accuracy_matrix"][number] if value is not None])
 
     series = [_learned(arm, looks, "all tasks", so_far) for arm in arms]
-    panel = Panel("Mean accuracy so far", "tasks learned", "accuracy", series, _numbers(arms), percent=True)
+    panel = Panel("", "tasks learned", "accuracy", series, _numbers(arms), percent=True)
     return Figure("accuracy", "Accuracy over incrementally learned tasks", [panel])
 
 
 def _first_task(arms: Sequence[Arm], looks: dict[str, int]) -> Figure:
     series = [_learned(arm, looks, "the first task", lambda result, n: result["accuracy_matrix"][n][0]) for arm in arms]
-    panel = Panel(f"Accuracy of {arms[0].tasks[0]}", "tasks learned", "accuracy", series, _numbers(arms), percent=True)
+    panel = Panel("", "tasks learned", "accuracy", series, _numbers(arms), percent=True)
     return Figure("first-task", "Accuracy of the first task as tasks are added", [panel])
 
 
@@ -184,7 +185,7 @@ def _energy_section(arms: Sequence[Arm], looks: dict[str, int]) -> Section:
             for task, value, joule in zip(arm.tasks, values, joules)
         ]
         series.append(_series(arm, looks, values, tips))
-    panel = Panel(f"Energy of an inference, {how}", "task", "relative to STL", series, _numbers(arms), floor=0)
+    panel = Panel("", "task", "relative to STL", series, _numbers(arms), floor=0)
     notes = [
         f"Energy of one inference at batch {BATCH}, {how}, over that of the full network, which is what STL runs. SPACE and "
         "HAT run as networks that are narrowed for real; methods with masks of single weights (PackNet) run the full network "
@@ -361,12 +362,13 @@ def _commands(arms: Sequence[Arm]) -> Section:
 
     commands, settings = [], {}
     for arm in arms:
-        for result in arm.results:
-            commands.append((f"{arm.label}, seed {result['seed']}", Config.from_json(result["config"]).command()))
+        seeds = [str(result["seed"]) for result in arm.results]
+        more = f", and the same with --seed {', '.join(seeds[1:])}" if len(seeds) > 1 else ""
+        commands.append((f"{arm.label}: seed {seeds[0]}{more}", Config.from_json(arm.results[0]["config"]).command()))
         settings[arm.label] = {key: value for key, value in arm.results[0]["config"].items() if key != "seed"}
     versions = sorted({result["spacecl"] for arm in arms for result in arm.results})
     note = (
-        f"Each line makes one run again (spacecl {', '.join(versions)}). spacecl report FOLDER makes this page from the "
+        f"Each line makes a run again (spacecl {', '.join(versions)}). spacecl report FOLDER makes this page from the "
         "result.json files of the runs in a folder."
     )
     return Section("commands", "To make it again", [note], commands=commands, settings=settings)
