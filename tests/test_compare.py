@@ -102,10 +102,62 @@ def test_the_presets_change_what_they_say_and_nothing_else(tmp_path):
     assert {entry["method"] for entry in found.values()} == {"space", "packnet", "hat"}
 
 
-def test_the_first_layer_of_a_users_own_network_is_found(tmp_path):
-    found = planned(tmp_path, "--preset", "threshold", "--model", str(ROOT / "examples" / "own_tasks.py") + ":network")
-    first = found["space-first-higher/seed0"]["options"]["variance"]
-    assert list(first) == ["0", "*"]
+def test_presets_name_layers_of_the_network_that_is_used(tmp_path):
+    own = str(ROOT / "examples" / "own_tasks.py") + ":network"
+    found = planned(tmp_path / "t", "--preset", "threshold", "--model", own)
+    assert list(found["space-first-higher/seed0"]["options"]["variance"]) == ["0", "*"]
+    found = planned(tmp_path / "c", "--preset", "choices", "--model", own)
+    assert {type(entry["options"]["variance"]) for entry in found.values()} == {float}
+    given = {"benchmark": str(ROOT / "examples" / "own_tasks.py")}  # whose network is then an MLP
+    assert list(compare.preset_arms("threshold", given)["space-first-higher"]["options"]["variance"]) == ["hidden1", "*"]
+    with pytest.raises(ConfigError, match="does not exist"):
+        compare.preset_arms("threshold", given | {"model": "none.py:network"})
+
+
+def test_the_frontier_compares_both_kinds_of_space_whatever_the_recipe(tmp_path):
+    found = options_of(planned(tmp_path, "--preset", "frontier", "--recipe", "paper"))
+    assert found["space-0.9"] != found["paper-0.9"]
+    assert {name for name, value in found["space-0.9"].items() if found["paper-0.9"][name] != value} == set(compare.OURS)
+
+
+def test_a_finished_run_with_other_settings_is_not_taken_for_this_one(tmp_path):
+    planned(tmp_path, "--methods", "ewc", "--limit", "30")
+    file = tmp_path / "ewc" / "seed0" / "config.json"
+    (file.parent / "result.json").write_text(json.dumps({"config": json.loads(file.read_text())}))
+    file.unlink()
+    with pytest.raises(ConfigError, match="limit was 30 and is 40"):
+        planned(tmp_path, "--methods", "ewc", "--limit", "40")
+
+
+def test_only_runs_are_gone_on_with(tmp_path):
+    planned(tmp_path, "--methods", "ewc", "--seeds", "2")
+    for name, text in (("list", "[1]"), ("strange", '{"model_type": "x"}'), ("broken", "{")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(text)
+    assert [str(folder.relative_to(tmp_path)) for folder in compare.planned(tmp_path)] == ["ewc/seed0", "ewc/seed1"]
+
+
+def test_threads_are_shared_out_and_a_users_own_limit_is_kept(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert compare._room(2, 9, "local") == (2, 4)
+    assert compare._room(4, 1, "local") == (1, 8)
+    assert compare._room(None, 3, "ray") == (3, 1)
+    assert compare._room(4, 3, "ray") == (3, 2)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert compare._room(2, 9, "local") == (2, 3)
+
+
+def test_a_failed_run_is_told_of_in_its_own_words(tmp_path):
+    log = tmp_path / "log.txt"
+    log.write_bytes(b"old\nspacecl: of an earlier try\n")
+    began = log.stat().st_size
+    with log.open("ab") as stream:
+        stream.write(b"task 1\nspacecl: The data are not those:\n  - a was 1\nGive another folder.\n")
+    assert compare._problem(0, log, began) is None
+    assert compare._problem(1, log, began).startswith("The data are not those:\n  - a was 1\nGive another folder. (all")
+    assert compare._problem(3, log, log.stat().st_size).startswith("exit code 3 (all")
+    assert "SIGSEGV" in compare._problem(-11, log, 0)
 
 
 # -- running it -------------------------------------------------------------------------------------------------------
@@ -130,10 +182,10 @@ def test_one_failed_run_does_not_lose_the_others_and_resume_does_only_what_is_mi
     assert len(stamps) == 5
     assert "failed: ewc/seed1: Another process is at work" in first.stderr
     assert f"spacecl compare --resume --out {out}" in first.stderr
-    assert "ewc/seed1" in first.stdout.split("Not finished:")[1]
+    assert "Left out: ewc/seed1 (not finished)." in first.stdout
     assert second.returncode == 0, second.stderr
     assert "5 of 6 runs are finished already." in second.stdout
-    assert "1 runs to do" in second.stdout
+    assert "1 run to do" in second.stdout
     assert {file: file.stat().st_mtime_ns for file in stamps} == stamps
     assert (out / "ewc" / "seed1" / "result.json").exists()
 
@@ -189,7 +241,6 @@ def test_a_killed_process_is_told_of_and_the_rest_is_done(tmp_path):
     assert "space/seed0: its process was ended by SIGKILL (out of memory?)" in errors
     assert (out / "finetune" / "seed0" / "result.json").exists()
     assert not (out / "space" / "seed0" / "result.json").exists()
-    compare._planned(out)
 
 
 def test_ended_by_a_signal_it_ends_its_runs_and_goes_on_later(tmp_path):
@@ -271,6 +322,10 @@ def test_a_ray_cluster_of_two_nodes_does_the_same_grid(tmp_path):
         assert done.returncode == 0, done.stderr
         assert len(list(out.rglob("result.json"))) == 4
         nodes = set(re.findall(r"on .*, node (\w+)", done.stdout))
+        more = spacecl(
+            "compare", "permuted-digits", "--methods", "ewc", *SHORT, "--engine", "ray", "--out", out, RAY_ADDRESS=address
+        )
+        assert more.returncode == 0, more.stderr  # a single run asks for no more than a node has
         assert len(nodes) == 2, done.stdout
         config_here = json.loads((out / "space" / "seed0" / "result.json").read_text())
         here = run.run(config.Config.from_json(config_here["config"]), tmp_path / "here", say=lambda text: None)
@@ -283,14 +338,15 @@ def test_ray_that_is_not_installed_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     cell = compare.Cell("a", "/nowhere", None, 1, {})
     with pytest.raises(ConfigError, match=re.escape('pip install "spacecl[ray]"')):
-        next(compare._on_ray([cell], 1))
+        next(compare._on_ray([cell]))
 
 
 def test_resume_needs_a_folder_with_runs_and_nothing_else(tmp_path, capsys):
     for arguments, match in (
         (["--resume"], "say which with --out"),
         (["--resume", "--out", str(tmp_path / "none")], "holds no runs to go on with"),
-        (["permuted-digits", "--resume", "--out", str(tmp_path)], "--resume takes all settings from the folder"),
+        (["--resume", "--out", str(tmp_path), "--epochs", "3"], "--resume takes all settings from the folder"),
+        (["--resume", "--out", str(tmp_path), "--seeds", "3"], "--resume takes all settings from the folder"),
         ([], "Which benchmark"),
     ):
         assert cli.main(["compare", *arguments]) == 1

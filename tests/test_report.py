@@ -55,15 +55,18 @@ def results(folder, method):
 # -- what is said -----------------------------------------------------------------------------------------------------
 
 
-def labels(*settings):
-    """What arms with some settings are called."""
+def arms_of(*settings, **more):
+    """Arms of runs with some settings."""
     found = {}
-    for number, more in enumerate(settings):
-        chosen = config.resolve(config.merged(SHORT, more)).to_json()
-        tasks = [{"costs": {}}]
-        result = {"config": chosen, "method": chosen["method"], "seed": 0, "size": number, "tasks": tasks}
-        found[f"folder{number}"] = result
-    return {arm.label for arm in summary._arms(found)}
+    for number, entry in enumerate(settings):
+        chosen = config.resolve(config.merged(SHORT, entry)).to_json()
+        found[f"folder{number}"] = {"config": chosen, "method": chosen["method"], "size": number, "tasks": [{}], **more}
+        found[f"folder{number}"].setdefault("seed", chosen["seed"])
+    return summary._arms(found)
+
+
+def labels(*settings):
+    return {arm.label for arm in arms_of(*settings)[0]}
 
 
 def test_arms_are_called_by_what_tells_them_apart():
@@ -79,11 +82,52 @@ def test_arms_are_called_by_what_tells_them_apart():
         "SPACE.paper",
         "SPACE.paper (selection pivoted)",
     }
-    assert labels({"method": "ewc", "limit": 30}, {"method": "hat"}) == {"EWC: limit 30", "HAT: limit null"}
+    assert labels({"options": paper | {"variance": 0.9}}, {"options": paper | {"activations": "post", "variance": 0.8}}) == {
+        "SPACE.paper: variance 0.9",
+        "SPACE.paper (activations post): variance 0.8",
+    }
+    assert labels({"method": "ewc", "limit": 30}, {"method": "hat"}) == {"EWC: limit 30", "HAT: limit none"}
+    nested = {"options": {"task_variance": {"a": {"hidden1": 0.9, "*": 0.8}}}}
+    assert 'SPACE: task_variance {"a"={"hidden1"=0.9, "*"=0.8}}' in labels(nested, {})
+
+
+def test_the_same_run_twice_counts_once():
+    arms, again = arms_of({"method": "ewc"}, {"method": "ewc"}, {"method": "ewc", "seed": 1})
+    assert [len(arm.results) for arm in arms] == [2]
+    assert again == ["folder1"]
+
+
+def test_tasks_go_by_their_numbers_where_seeds_have_them_in_another_order(compared):
+    arms, _ = summary.read(compared)
+    arm = next(arm for arm in arms if arm.method == "space")
+    assert arm.tasks == ["digits-1", "digits-2", "digits-3"]
+    arm.results[1]["tasks"][0]["name"] = "digits-3"
+    assert arm.tasks == ["task 1", "task 2", "task 3"]
+
+
+def test_validation_accuracy_is_not_called_test_accuracy(tmp_path):
+    runs_in(tmp_path, [{"method": "finetune", "judge": "valid", "tasks": 2}])
+    arms, _ = summary.read(tmp_path)
+    assert "validation data" in summary.title(arms)
+    report.write(tmp_path, arms)
+    text = (tmp_path / "report.html").read_text()
+    assert "Validation accuracy, mean over all tasks" in text
+    assert "Test accuracy" not in text
+
+
+def test_networks_with_other_layers_stand_in_one_report(tmp_path):
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\ndef network():\n    return nn.Sequential(nn.Linear(64, 40), nn.ReLU(), nn.Linear(40, 10))\n"
+    )
+    runs_in(tmp_path / "runs", [{"tasks": 2}, {"tasks": 2, "model": f"{tmp_path / 'net.py'}:network"}])
+    arms, _ = summary.read(tmp_path / "runs")
+    sections = {section.name: section for section in report.compose(arms)}
+    assert [panel.title for panel in sections["filters"].figures[0].panels] == ["hidden1", "hidden2", "0"]
+    assert sections["filters"].figures[0].panels[2].levels == [(40, "all 40")]
 
 
 def test_runs_of_several_benchmarks_or_of_none_are_refused_with_what_to_do(tmp_path, compared):
-    with pytest.raises(ConfigError, match="holds no finished run"):
+    with pytest.raises(ConfigError, match="holds no finished run that can be shown"):
         summary.read(tmp_path)
     with pytest.raises(ConfigError, match="is no folder"):
         summary.read(tmp_path / "none")
@@ -94,15 +138,26 @@ def test_runs_of_several_benchmarks_or_of_none_are_refused_with_what_to_do(tmp_p
     with pytest.raises(ConfigError, match="holds runs of p-mnist, permuted-digits"):
         summary.read(tmp_path)
     (tmp_path / "b" / "result.json").write_text("{")
-    with pytest.raises(ConfigError, match="is not the result of a run"):
-        summary.read(tmp_path)
+    old = {**other, "tasks": [{key: value for key, value in task.items() if key != "costs"} for task in other["tasks"]]}
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "result.json").write_text(json.dumps(old))
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "config.json").write_text(json.dumps(other["config"]))
+    arms, left = summary.read(tmp_path)
+    assert len(arms) == 1
+    assert left == [
+        "d (not finished)",
+        "b (its result.json cannot be read)",
+        "c (its result.json is of another version)",
+    ]
 
 
 def test_a_report_is_made_of_a_single_run_whose_costs_were_not_measured(tmp_path):
     runs_in(tmp_path, [{"method": "finetune"}])
     assert cli.main(["report", str(tmp_path)]) == 0
-    text = (tmp_path / "report" / "costs.md").read_text()
-    assert text.count("| - |") >= 1
+    with (tmp_path / "report" / "costs.csv").open(newline="") as stream:
+        row = next(csv.DictReader(stream))
+    assert row["latency at batch 1, ms (measured)"] == row["energy at batch 64, µJ (measured)"] == ""
     assert "Fine-tuning" in (tmp_path / "report.html").read_text()
 
 
@@ -133,7 +188,7 @@ def test_energy_is_called_measured_only_where_every_run_was(compared):
 # -- files ------------------------------------------------------------------------------------------------------------
 
 FIGURES = ("frontier", "accuracy", "first-task", "filters", "energy", "core-and-residual", "spectrum")
-TABLES = ("table", "costs", "costs-by-task", "thresholds")
+TABLES = ("table", "accuracy", "first-task", "filters", "costs", "costs-by-task", "core-and-residual", "thresholds")
 
 
 def test_every_figure_is_there_as_svg_and_png_and_every_table_as_csv_and_markdown(compared):
@@ -167,6 +222,89 @@ def test_the_table_for_programs_has_the_numbers_of_the_results(compared):
         ]
         assert float(rows[label]["energy / STL (modelled), mean"]) == pytest.approx(statistics.fmean(energy))
         assert rows[label]["runs"] == "2"
+
+
+def rows_of(folder, name):
+    with (folder / "report" / f"{name}.csv").open(newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def test_costs_are_those_of_the_results_each_under_its_own_label(compared):
+    rows = {row["method"]: row for row in rows_of(compared, "costs")}
+    tasks = [task["costs"] for result in results(compared, "space") for task in result["tasks"]]
+    for label, kind in (("SPACE", "network"), ("full network", "dense")):
+        costs = [cost[kind] for cost in tasks]
+        for title, unit, value in (
+            ("parameters", 1, lambda c: c["parameters"]),
+            ("multiply-adds", 1, lambda c: c["multiply_adds"]),
+            ("weights read, kB", 1e3, lambda c: c["traffic"]["weights"]),
+            ("activations moved, kB", 1e3, lambda c: c["traffic"]["activations"]),
+            ("peak memory at batch 1, kB", 1e3, lambda c: c["peak_memory"]["1"]),
+            ("peak memory at batch 64, kB", 1e3, lambda c: c["peak_memory"]["64"]),
+            ("energy at batch 1, µJ (modelled)", 1e-6, lambda c: c["energy_modelled"]["1"]),
+            ("energy at batch 64, µJ (modelled)", 1e-6, lambda c: c["energy_modelled"]["64"]),
+        ):
+            assert float(rows[label][title]) == pytest.approx(statistics.fmean(map(value, costs)) / unit), title
+        assert rows[label]["energy at batch 64, µJ (measured)"] == ""
+    for batch in ("1", "64"):
+        for title, key in ((f"latency at batch {batch}, ms (measured)", "median"), (f"upper quartile at {batch}", "high")):
+            found = statistics.fmean(cost["network"]["measured"]["latency"][batch][key] for cost in tasks)
+            assert float(rows["SPACE"][title]) == pytest.approx(1e3 * found)
+    assert float(rows["PackNet"]["multiply-adds"]) == float(rows["full network"]["multiply-adds"])
+    seconds = statistics.fmean(r["seconds"]["total"] - r["seconds"]["test"] for r in results(compared, "space"))
+    plain = {row["method"]: row for row in rows_of(compared, "table")}
+    assert float(plain["SPACE"]["training time, mean"]) == pytest.approx(seconds)
+
+
+def test_what_the_analysis_saw_is_shown_as_it_was(compared):
+    found = results(compared, "space")
+    seen = [result["tasks"][2]["spectrum"]["hidden2"] for result in found]
+    shares = {(row["series"], row["layer"]): row["3"] for row in rows_of(compared, "core-and-residual")}
+    core, kept = (statistics.fmean(entry[key] for entry in seen) for key in ("first_core", "kept"))
+    assert shares["the first task's core", "hidden2"] == f"{100 * core:.2f} %"
+    assert shares["residual: filters kept beyond it", "hidden2"] == f"{100 * (kept - core):.2f} %"
+    counts = {(row["series"], row["layer"]): row["3"] for row in rows_of(compared, "filters")}
+    assert counts["SPACE", "hidden2"] == f"{statistics.fmean(r['tasks'][2]['used']['hidden2'] for r in found):.4g}"
+    plain = statistics.fmean(entry["core"] + entry["new_without_projection"] for entry in seen)
+    assert counts["SPACE, not subtracted", "hidden2"] == f"{plain:.4g}"
+    drawn = (compared / "report" / "spectrum.svg").read_text()
+    assert drawn.count(">threshold 0.97<") == 2
+    assert (compared / "report" / "filters.svg").read_text().count(">all 100<") == 2
+
+
+def test_arms_have_colours_of_their_own_and_deviations_are_drawn(compared):
+    arms, _ = summary.read(compared)
+    for section in report.compose(arms)[1:3]:
+        (panel,) = section.figures[0].panels
+        assert [series.look for series in panel.series] == [1, 2, 3, 4, 0]
+        assert all(len(series.spread) == 3 for series in panel.series)
+        plain = Panel("", "", "", [Series("a", [1, 2], [1, 2], "ab")])
+        assert "fill-opacity" in inline(panel)
+        assert "fill-opacity" not in inline(plain)
+
+
+def test_a_report_leaves_nothing_behind_of_arms_that_are_no_more(tmp_path):
+    runs_in(tmp_path, [{"tasks": 2}, {"tasks": 2, "options": {"projection": False}}])
+    report.write(tmp_path, *summary.read(tmp_path))
+    assert (tmp_path / "report" / "spectrum-2.svg").exists()
+    shutil.rmtree(tmp_path / "run1-0")
+    (tmp_path / "report" / "mine.txt").write_text("kept")
+    report.write(tmp_path, *summary.read(tmp_path))
+    assert not (tmp_path / "report" / "spectrum-2.svg").exists()
+    assert (tmp_path / "report" / "mine.txt").exists()
+
+
+def test_the_curves_of_a_frontier_are_told_apart(tmp_path):
+    settings = [{"options": {"variance": v}} for v in (0.8, 0.9)] + [
+        {"method": "packnet", "options": {"prune": v}} for v in (0.8, 0.5)
+    ]
+    runs_in(tmp_path, [{"tasks": 1, **entry} for entry in settings])
+    figure = report.compose(summary.read(tmp_path)[0])[0].figures[0]
+    assert [(series.label, len(series.x), series.kind) for series in figure.panels[0].series] == [
+        ("SPACE", 2, "line"),
+        ("PackNet", 2, "line"),
+    ]
+    assert len({series.look for series in figure.panels[0].series}) == 2
 
 
 def test_the_same_results_give_the_same_page_to_the_byte(compared):
@@ -314,9 +452,33 @@ def test_pointing_at_a_mark_shows_its_value(browser, compared):
     assert [text.split(",")[0] for text in tip.text.splitlines()] == ["STL", "EWC", "PackNet"]
 
 
-def test_in_print_the_page_is_light_and_everything_is_open(browser, compared):
-    look(browser, compared / "report.html", dark=True, media="print")
+def test_a_tap_elsewhere_takes_the_value_away(browser, compared):
+    look(browser, compared / "report.html", width=360)
+    tap = (
+        "const [where, k] = arguments; const at = {bubbles: true, pointerType: 'touch', clientX: k.x, clientY: k.y};"
+        "document.querySelector(where).dispatchEvent(new PointerEvent('pointerdown', at))"
+    )
+    point = "const p = document.querySelector('#figure-accuracy .point'); p.scrollIntoView(); return p.getBoundingClientRect()"
+    box = browser.execute_script(point)
+    for where, hidden in (("#figure-accuracy .panel svg", False), ("h1", True)):
+        browser.execute_script(tap, where, box)
+        assert browser.execute_script("return document.getElementById('tip').hidden") is hidden
+
+
+def test_ids_are_unique(browser, compared):
+    look(browser, compared / "report.html")
+    ids = browser.execute_script("return [...document.querySelectorAll('[id]')].map(e => e.id)")
+    assert len(ids) == len(set(ids))
+    lost = "return [...document.querySelectorAll('use')].filter(u => !document.querySelector(u.href.baseVal)).length"
+    assert browser.execute_script(lost) == 0
+
+
+def test_in_print_the_page_is_light_and_whole_and_everything_is_open(browser, compared):
+    look(browser, compared / "report.html", width=718, dark=True, media="print")
     assert browser.execute_script("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert browser.execute_script("return getComputedStyle(document.querySelector('nav')).display") == "none"
     browser.execute_script("dispatchEvent(new Event('beforeprint'))")
     assert browser.execute_script("return [...document.querySelectorAll('details')].every(d => d.open)")
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= 718
+    browser.execute_script("dispatchEvent(new Event('afterprint'))")
+    assert not browser.execute_script("return [...document.querySelectorAll('details')].some(d => d.open)")

@@ -156,3 +156,31 @@ def test_the_paper_to_the_letter():
     assert (method.activations, method.selection, method.freeze) == ("pre", "first", "filters")
     assert (method.compensate, method.projection, method.samples) == (False, True, 1000)
     assert SPACE.paper(projection=False).projection is False
+
+
+def test_the_spectrum_of_tied_channels_is_told_in_channels():
+    """Channels that a chunk has tied lane by lane are kept in pairs."""
+
+    class Gated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.head = nn.Linear(12, 40), nn.Linear(20, 2)
+
+        def forward(self, x):
+            one, two = torch.relu(self.a(x)).chunk(2, 1)
+            return self.head(one * torch.sigmoid(two))
+
+    x = torch.randn(900, 12)
+    learner = Learner(Gated(), SPACE(variance=0.7), example_input=x[:1])
+    for number in range(2):
+        record = learner.learn(Task(str(number), (x, (x[:, number] > 0).long())), Recipe(epochs=3))
+        seen = record.spectrum["a"]
+        assert seen["core"] + seen["new"] == record.widths["a"]
+        assert seen["new_without_projection"] >= seen["new"]
+        assert seen["needed"]["0.7"] == seen["new"]
+
+
+def test_the_published_choices_are_written_down_alike_in_both_places():
+    from spacecl.benchmarks.presets import PUBLISHED
+
+    assert SPACE.paper() == SPACE(variance=0.99, **PUBLISHED)

@@ -336,23 +336,25 @@ def _do_compare(options: argparse.Namespace) -> int:
     _show_warnings_as_text()
     figures.check_installed()  # before hours of training, not after
     say = lambda text: print(text, flush=True)  # noqa: E731
-    out = options.out
-    if options.resume:
-        if not options.out:
-            raise config.ConfigError("--resume goes on with the runs in a folder; say which with --out DIR.")
-        if options.benchmark or options.methods or options.preset or options.set:
-            raise config.ConfigError("--resume takes all settings from the folder. Leave out the others, or --resume.")
+    out, given = options.out, _given_settings(options)
+    if options.resume and not out:
+        raise config.ConfigError("--resume goes on with the runs in a folder; say which with --out DIR.")
+    if options.resume and "benchmark" not in given:
+        if given or options.methods or options.preset or options.seeds != "1":
+            raise config.ConfigError(
+                "--resume takes all settings from the folder: leave out the others, or name the benchmark."
+            )
+        folders = compare.planned(out)
     else:
-        given = _given_settings(options)
         if "benchmark" not in given:
             raise config.ConfigError(f"Which benchmark? One of {', '.join(BENCHMARKS)}, a folder of pictures or a Python file.")
-        what = options.preset or "compare"
-        out = out or compare.default_folder(given, what)
+        out = out or compare.default_folder(given, options.preset or "compare")
         arms = compare.preset_arms(options.preset, given) if options.preset else compare.methods_arms(options.methods or "all")
-        compare.plan(given, arms, compare.seeds_of(options.seeds), Path(out), options.data)
+        folders = compare.plan(given, arms, compare.seeds_of(options.seeds), Path(out), options.data)
     try:
         failed = compare.compare(
             out,
+            folders,
             data=options.data,
             jobs=options.jobs,
             engine=options.engine,
@@ -365,8 +367,12 @@ def _do_compare(options: argparse.Namespace) -> int:
     for text in failed:
         print(f"spacecl: failed: {text}", file=sys.stderr)
     if failed:
-        print(f"spacecl: to do what is missing: spacecl compare --resume --out {shlex.quote(str(out))}", file=sys.stderr)
-    _show_report(out)
+        again = ["spacecl", "compare", "--resume", "--out", str(out)]
+        again += ["--data", options.data] if options.data else []
+        again += ["--engine", options.engine] if options.engine != "local" else []
+        print(f"spacecl: to do what is missing: {shlex.join(again)}", file=sys.stderr)
+    if any((folder / "result.json").exists() for folder in folders):
+        _show_report(out)
     return int(bool(failed))
 
 
@@ -380,21 +386,19 @@ def _show_report(folder: str) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from . import summary
+    from . import report, summary
 
-    arms, unfinished = summary.read(folder)
+    arms, left = summary.read(folder)
     titles, rows = summary.table(arms)
-    shown = Table(title=escape(summary.title(arms)), caption_justify="left", caption=summary.remarks(arms))
+    shown = Table(title=escape(summary.title(arms)), caption_justify="left", caption=escape(summary.remarks(arms)))
     for title in titles:
         shown.add_column(title, justify="left" if title == "method" else "right", overflow="fold")
     for row in rows:
         shown.add_row(*map(escape, row))
     _console().print(shown)
-    if unfinished:
-        print(f"Not finished: {', '.join(str(path) for path in unfinished)}")
-    from . import report
-
-    print(f"{report.write(folder, arms, unfinished)} shows it all.")
+    if left:
+        print(f"Left out: {', '.join(left)}.")
+    print(f"{report.write(folder, arms, left)} shows it all.")
 
 
 def _do_data(options: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -18,16 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from . import config, store
-from .benchmarks.presets import ABLATIONS, BENCHMARKS, PUBLISHED
+from .benchmarks.presets import ABLATIONS, PUBLISHED
 from .config import Config
 from .errors import ConfigError
-from .folder import short_name
+from .folder import alone, short_name
 from .progress import clock, wanted
 from .run import measure
-from .summary import ORDER
+from .summary import ORDER, is_run
 
 _GIGABYTES = 3  # that a run of ours may take, with what is read of the data
 Say = Callable[[str], None]
+Outcome = dict[str, Any]  # a "problem" in words, or None; and "where" it ran
 Arms = dict[str, dict[str, Any]]  # settings on top of those that all have, by a name for the folder
 
 
@@ -54,33 +56,38 @@ def methods_arms(names: str) -> Arms:
     return {name: {"method": name} for name in dict.fromkeys(chosen)}
 
 
+OURS = {
+    "activations": "post",
+    "selection": "pivoted",
+    "freeze": "subnet",
+    "compensate": True,
+}  # in place of the paper's choices
+
+
 def preset_arms(preset: str, given: Mapping[str, Any]) -> Arms:
     """The arms of a preset."""
-    kind = BENCHMARKS.get(str(given.get("benchmark")))
+    benchmark = str(given.get("benchmark"))
+    model = str(given.get("model", config.kind_of(benchmark).model))
 
     def space(**options: Any) -> dict[str, Any]:
         return {"method": "space", "options": options}
 
-    def usual(recipe: str) -> Any:
-        return kind.recipes[recipe].options["space"]["variance"] if kind is not None else {"paper": 0.99, "fast": 0.9}[recipe]
-
     if preset == "projection":
         return {"space": space(projection=True), "space-without-projection": space(projection=False)}
     if preset == "threshold":
-        first = _first_layer(str(given.get("model", kind.model if kind is not None else "")))
         return {
             "space-uniform": space(**PUBLISHED, variance=0.99),
-            "space-first-higher": space(**PUBLISHED, variance={first: 0.999, "*": 0.99}),
+            "space-first-higher": space(**PUBLISHED, variance={_first_layer(model): 0.999, "*": 0.99}),
         }
     if preset == "choices":
-        switches = {"activations": "post", "selection": "pivoted", "freeze": "subnet", "compensate": True}
-        pre, post = usual("paper"), usual("fast")  # what comes after the nonlinearity has fewer dimensions to explain
+        # What comes after the nonlinearity has fewer dimensions to explain, and has thresholds of its own.
+        pre, post = (config.usual_variance(benchmark, recipe, model) for recipe in ("paper", "fast"))
         arms = {"paper": space(**PUBLISHED, variance=pre)}
-        for name, value in switches.items():
+        for name, value in OURS.items():
             arms[f"paper-{name}"] = space(**{**PUBLISHED, name: value}, variance=post if name == "activations" else pre)
-        return {**arms, "all": space(**PUBLISHED | switches, variance=post)}
+        return {**arms, "all": space(**PUBLISHED | OURS, variance=post)}
     if preset == "frontier":
-        arms = {f"space-{v}": space(variance=v) for v in (0.7, 0.8, 0.9, 0.95, 0.98)}
+        arms = {f"space-{v}": space(**OURS, variance=v) for v in (0.7, 0.8, 0.9, 0.95, 0.98)}
         arms |= {f"paper-{v}": space(**PUBLISHED, variance=v) for v in (0.9, 0.95, 0.98, 0.99, 0.995)}
         arms |= {f"packnet-{v}": {"method": "packnet", "options": {"prune": v}} for v in (0.98, 0.95, 0.9, 0.8, 0.6)}
         arms |= {f"hat-{v}": {"method": "hat", "options": {"compressibility": v}} for v in (4.0, 2.0, 1.0, 0.5, 0.1)}
@@ -89,12 +96,15 @@ def preset_arms(preset: str, given: Mapping[str, Any]) -> Arms:
 
 
 def _first_layer(model: str) -> str:
+    """The first layer of a network that could be narrowed, as the network lists them."""
     from torch import nn
 
-    if ":" not in model:
+    from .benchmarks.networks import NETWORKS
+
+    if model in NETWORKS:
         return "hidden1" if model.startswith("mlp") else "conv1"
-    made = config.imported(model)()
-    return next(name for name, layer in made.named_modules() if isinstance(layer, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)))
+    layers = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+    return next((name for name, layer in config.built(model).named_modules() if isinstance(layer, layers)), "*")
 
 
 def seeds_of(text: str) -> list[int]:
@@ -112,8 +122,8 @@ def seeds_of(text: str) -> list[int]:
     return numbers if "," in text else list(range(numbers[0]))
 
 
-def plan(given: Mapping[str, Any], arms: Arms, seeds: Sequence[int], out: Path, data: str | None) -> None:
-    """Check the settings of every run, then write them down, each in a folder of its own."""
+def plan(given: Mapping[str, Any], arms: Arms, seeds: Sequence[int], out: Path, data: str | None) -> list[Path]:
+    """Check the settings of every run, then write them down, each in a folder of its own; return these."""
     names = tuple(config.methods())
     if "options" in given:
         raise ConfigError(
@@ -138,22 +148,42 @@ def plan(given: Mapping[str, Any], arms: Arms, seeds: Sequence[int], out: Path, 
         texts = [f"{', '.join(dict.fromkeys(names))}: {text}" for text, names in wrong.items()]
         raise ConfigError("\n".join(texts))
     for folder, settings in configs.items():
-        file = folder / "config.json"
-        if file.exists():
-            changed = config.differences(json.loads(file.read_text()), settings.to_json())
+        before = _settings_of(folder)
+        if before is not None:
+            changed = config.differences(before, settings.to_json())
             if changed:
                 raise ConfigError(
                     f"{folder} holds a run with other settings: {'; '.join(changed)}. Give another folder with --out, or "
-                    f"finish what is there: spacecl compare --resume --out {out}"
+                    f"finish what is there: spacecl compare --resume --out {shlex.quote(str(out))}"
                 )
     for folder, settings in configs.items():
         folder.mkdir(parents=True, exist_ok=True)
         if not (folder / "config.json").exists():
             store.write_whole(folder / "config.json", json.dumps(settings.to_json(), indent=1).encode())
+    return list(configs)
+
+
+def planned(out: str | os.PathLike[str]) -> list[Path]:
+    """The folders of all runs below a folder, seed by seed."""
+    top = Path(out)
+    folders = [file.parent for file in sorted(top.rglob("config.json")) if is_run(file)] if top.is_dir() else []
+    if not folders:
+        raise ConfigError(f"{top} holds no runs to go on with. Say what to compare, such as: spacecl compare permuted-digits")
+    return sorted(folders, key=lambda folder: (_settings_of(folder) or {}).get("seed", 0))
+
+
+def _settings_of(folder: Path) -> dict[str, Any] | None:
+    """The settings of the run in a folder, finished or not; None where there is none."""
+    for name, key in (("result.json", "config"), ("config.json", None)):
+        if (folder / name).exists():
+            found = json.loads((folder / name).read_text())
+            return found[key] if key else found
+    return None
 
 
 def compare(
     out: str | os.PathLike[str],
+    folders: Sequence[Path],
     *,
     data: str | None = None,
     jobs: int | None = None,
@@ -161,60 +191,52 @@ def compare(
     progress: bool | None = None,
     say: Say = print,
 ) -> list[str]:
-    """Run all that is planned in a folder and not finished; then measure what inference costs, one network at a time.
+    """Do those of some planned runs that are not finished; then measure what inference costs, one network at a time.
 
     Returns what failed, in words; the other runs are not touched by it.
     """
     top = Path(out)
-    planned = _planned(top)
-    missing = [folder for folder in planned if not (folder / "result.json").exists()]
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    count = max(1, min(jobs or _room(cores), len(missing) or 1))
-    threads = max(1, cores // count)
-    variables = {name: value for name, value in os.environ.items() if name.startswith("SPACECL_")}
-    cells = [
-        Cell(str(folder.relative_to(top)), str(folder.absolute()), _absolute(data), threads, variables) for folder in missing
-    ]
-    if len(missing) < len(planned):
-        say(f"{len(planned) - len(missing)} of {len(planned)} runs are finished already.")
-    if cells:
-        where = "on a Ray cluster" if engine == "ray" else f"{count} at a time, {threads} thread{'s' * (threads > 1)} each"
-        say(f"{len(cells)} runs to do, {where}.")
-    failed = []
-    run = _on_ray if engine == "ray" else _locally
-    with _bar(top, planned, wanted(progress)):
-        for number, (cell, outcome) in enumerate(run(cells, count), 1):
-            result = Path(cell.folder) / "result.json"
-            if outcome["problem"] is None and not result.exists():
-                outcome["problem"] = (
-                    f"it ended on {outcome['where']}, but there is no {result} here. All nodes must see the same folder."
-                )
-            if outcome["problem"] is None:
-                found = json.loads(result.read_text())
-                told = f"{found['average_accuracy']:.2%}, size {found['size']:.3f} ({clock(found['seconds']['total'])})"
-                told += f", on {outcome['where']}" if engine == "ray" else ""
-            else:
-                told = f"failed: {outcome['problem']}"
-                failed.append(f"{cell.name}: {outcome['problem']}")
-            say(f"{number:>3}/{len(cells)}  {cell.name}: {told}")
-    done = [folder for folder in planned if (folder / "result.json").exists()]
-    for number, folder in enumerate(done, 1):
-        if not _has_costs(folder):
-            say(f"Measuring inference, {number}/{len(done)}: {folder.relative_to(top)}")
+    with alone(top):
+        missing = [folder for folder in folders if not (folder / "result.json").exists()]
+        if len(missing) < len(folders):
+            say(f"{len(folders) - len(missing)} of {len(folders)} runs are finished already.")
+        count, threads = _room(jobs, len(missing), engine)
+        if missing:
+            where = "on a Ray cluster" if engine == "ray" else f"{count} at a time"
+            say(f"{len(missing)} run{'s' * (len(missing) > 1)} to do, {where}, {threads} thread{'s' * (threads > 1)} each.")
+        variables = {name: value for name, value in os.environ.items() if name.startswith("SPACECL_")}
+        cells = [Cell(str(f.relative_to(top)), str(f.absolute()), _absolute(data), threads, variables) for f in missing]
+        failed = []
+        run = _on_ray(cells) if engine == "ray" else _locally(cells, count)
+        with _bar(top, folders, wanted(progress)):
+            for number, (cell, outcome) in enumerate(run, 1):
+                told = _told(cell, outcome, engine)
+                if outcome["problem"] is not None:
+                    failed.append(f"{cell.name}: {outcome['problem']}")
+                say(f"{number:>3}/{len(cells)}  {cell.name}: {told}")
+        done = [folder for folder in folders if (folder / "result.json").exists() and not _has_costs(folder)]
+        for number, folder in enumerate(done, 1):
+            name = folder.relative_to(top)
+            say(f"Measuring inference, {number}/{len(done)}: {name}")
             try:
                 measure(folder)
             except Exception as error:  # a network that cannot be loaded must not lose the table
-                failed.append(f"{folder.relative_to(top)}: inference could not be measured: {error}")
-    return failed
+                failed.append(f"{name}: inference could not be measured: {error}")
+        return failed
 
 
-def _planned(top: Path) -> list[Path]:
-    """The folders of all runs, in the order in which they are to be run: seed by seed."""
-    folders = [file.parent for file in top.rglob("config.json")] if top.is_dir() else []
-    if not folders:
-        raise ConfigError(f"{top} holds no runs to go on with. Say what to compare, such as: spacecl compare permuted-digits")
-    seeds = {folder: json.loads((folder / "config.json").read_text()).get("seed", 0) for folder in folders}
-    return sorted(folders, key=lambda folder: (seeds[folder], folder.stat().st_ctime_ns, str(folder)))
+def _told(cell: Cell, outcome: Outcome, engine: str) -> str:
+    """What became of a run, in words; one that left nothing here has failed."""
+    result = Path(cell.folder) / "result.json"
+    if outcome["problem"] is None and not result.exists():
+        outcome["problem"] = (
+            f"it ended on {outcome['where']}, but there is no {result} here. All nodes must see the same folder."
+        )
+    if outcome["problem"] is not None:
+        return f"failed: {outcome['problem']}"
+    found = json.loads(result.read_text())
+    place = f", on {outcome['where']}" if engine == "ray" else ""
+    return f"{found['average_accuracy']:.2%}, size {found['size']:.3f} ({clock(found['seconds']['total'])}){place}"
 
 
 def _has_costs(folder: Path) -> bool:
@@ -222,14 +244,19 @@ def _has_costs(folder: Path) -> bool:
     return all("measured" in cost for task in tasks for cost in task.get("costs", {}).values())
 
 
-def _room(cores: int) -> int:
-    """How many runs the machine has room for: one a core, as memory allows; one where there is a GPU to share."""
+def _room(jobs: int | None, runs: int, engine: str) -> tuple[int, int]:
+    """How many runs at a time, and with how many threads each: one a core, as memory allows; one where a GPU is to share."""
     import torch
 
-    if torch.cuda.is_available():
-        return 1
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
-    return max(1, min(cores, memory // (_GIGABYTES << 30))) if memory else cores
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    wish = os.environ.get("OMP_NUM_THREADS", "")
+    most = int(wish) if wish.isdigit() else cores
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else _GIGABYTES << 30
+    room = 1 if torch.cuda.is_available() else max(1, min(cores, memory // (_GIGABYTES << 30)))
+    if engine == "ray":  # nodes may be smaller than this machine
+        return runs, max(1, min(most, cores // jobs if jobs else 1))
+    count = max(1, min(jobs or room, runs or 1))
+    return count, max(1, min(most, cores // count))
 
 
 def _absolute(data: str | None) -> str | None:
@@ -238,35 +265,45 @@ def _absolute(data: str | None) -> str | None:
 
 # -- engines ----------------------------------------------------------------------------------------------------------
 
-Outcome = dict[str, Any]
 _alive: set[subprocess.Popen[bytes]] = set()
 _stopped = threading.Event()
+_starting = threading.Lock()
 
 
 def execute(cell: Cell) -> tuple[Cell, Outcome]:
     """Do one run in a process of its own, so that nothing that happens to it can touch another."""
     command = [sys.executable, "-m", "spacecl", "run", "--resume", "--out", cell.folder, "--quiet", "--no-measure"]
     command += ["--data", cell.data] if cell.data is not None else []
-    where, problem = socket.gethostname(), None
-    if _stopped.is_set():
-        return cell, {"problem": "it was not begun", "where": where}
     environment = {**os.environ, **cell.variables, "OMP_NUM_THREADS": str(cell.threads), "PYTHONUNBUFFERED": "1"}
-    Path(cell.folder).mkdir(parents=True, exist_ok=True)
+    where = socket.gethostname()
     log = Path(cell.folder) / "log.txt"
+    log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as stream:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, env=environment)
-        _alive.add(process)
+        began = stream.tell()
+        with _starting:  # so that none begins after the others have been ended
+            if _stopped.is_set():
+                return cell, {"problem": "it was not begun", "where": where}
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, env=environment)
+            _alive.add(process)
         try:
             code = process.wait()
         finally:
             _alive.discard(process)
+    return cell, {"problem": _problem(code, log, began), "where": where}
+
+
+def _problem(code: int, log: Path, began: int) -> str | None:
+    """Why a run's process ended as it did: its own last message, all of it."""
     if code < 0:
         name = signal.Signals(-code).name
-        problem = f"its process was ended by {name}{' (out of memory?)' if name == 'SIGKILL' else ''}; see {log}"
-    elif code:
-        lines = log.read_text(errors="replace").strip().splitlines()
-        problem = f"{lines[-1].removeprefix('spacecl: ') if lines else f'exit code {code}'} (all of it: {log})"
-    return cell, {"problem": problem, "where": where}
+        return f"its process was ended by {name}{' (out of memory?)' if name == 'SIGKILL' else ''}; see {log}"
+    if not code:
+        return None
+    text = log.read_bytes()[began:].decode(errors="replace").strip()
+    lines = text.splitlines()
+    first = max((n for n, line in enumerate(lines) if line.startswith("spacecl: ")), default=len(lines) - 1)
+    told = "\n".join(lines[first:]).removeprefix("spacecl: ")
+    return f"{told or f'exit code {code}'} (all that it said: {log})"
 
 
 def _locally(cells: Sequence[Cell], jobs: int) -> Iterator[tuple[Cell, Outcome]]:
@@ -279,9 +316,10 @@ def _locally(cells: Sequence[Cell], jobs: int) -> Iterator[tuple[Cell, Outcome]]
         parallel = Parallel(n_jobs=jobs, backend="threading", return_as="generator_unordered", pre_dispatch="n_jobs")
         yield from parallel(delayed(execute)(cell) for cell in cells)
     finally:
-        _stopped.set()
-        for process in list(_alive):
-            process.terminate()
+        with _starting:
+            _stopped.set()
+            for process in list(_alive):
+                process.terminate()
         if before is not None:
             signal.signal(signal.SIGTERM, before)
 
@@ -297,7 +335,7 @@ def _ended_by_signal() -> Any:
     return signal.signal(signal.SIGTERM, interrupt)
 
 
-def _on_ray(cells: Sequence[Cell], jobs: int) -> Iterator[tuple[Cell, Outcome]]:
+def _on_ray(cells: Sequence[Cell]) -> Iterator[tuple[Cell, Outcome]]:
     """On a Ray cluster: the one that `ray start` or $RAY_ADDRESS names, else one on this machine."""
     if not cells:
         return
@@ -310,6 +348,9 @@ def _on_ray(cells: Sequence[Cell], jobs: int) -> Iterator[tuple[Cell, Outcome]]:
     if ours:
         ray.init(log_to_driver=False, logging_level=logging.ERROR)
     try:
+        largest = max(int(node["Resources"].get("CPU", 1)) for node in ray.nodes() if node["Alive"])
+        if cells[0].threads > largest:
+            raise ConfigError(f"A run would need {cells[0].threads} processors; the largest node has {largest}. Raise --jobs.")
         gpus = 1 if ray.cluster_resources().get("GPU", 0) else 0
         needs: Any = {"num_cpus": cells[0].threads, "num_gpus": gpus, "max_retries": 0, "scheduling_strategy": "SPREAD"}
         remote = ray.remote(_execute_on_ray).options(**needs)

@@ -66,7 +66,7 @@ class Config:
         for name, default in flags.items():
             if getattr(self, name) != default:
                 found += [f"--{name}", str(getattr(self, name))]
-        kind = BENCHMARKS.get(self.benchmark) or (PICTURES if Path(self.benchmark).suffix != ".py" else TASKS)
+        kind = kind_of(self.benchmark)
         if self.tasks not in (None, kind.tasks):
             found += ["--tasks", str(self.tasks)]
         if self.model != kind.model:
@@ -77,9 +77,9 @@ class Config:
             if getattr(self, name) != next(entry.default for entry in fields(Config) if entry.name == name):
                 own[name] = getattr(self, name)
         plain = self.to_json()
-        own |= {f"train.{name}": value for name, value in plain["train"].items() if value != train[name]}
+        own |= {f"train.{name}": value for name, value in plain["train"].items() if value != train.get(name, self)}
         usual = _usual(self.method, dict(preset.options.get(self.method, {})), _same_kind(self.model, kind))
-        own |= {f"options.{name}": value for name, value in plain["options"].items() if value != usual[name]}
+        own |= {f"options.{name}": value for name, value in plain["options"].items() if value != usual.get(name, self)}
         changed = {name.removeprefix("train.") for name in own}
         later = [{key: value for key, value in change.items() if key not in changed} for change in preset.later]
         if plain["later"] != [change for change in later if len(change) > 1]:
@@ -105,7 +105,7 @@ class Config:
         from .benchmarks.networks import NETWORKS
 
         if self.model not in NETWORKS:
-            return _built(self.model)
+            return built(self.model)
         if self.model.split("-")[0] in ("cnn", "resnet18") and (len(shape) != 3 or min(shape[1:]) < 12):
             raise ConfigError(
                 f"The network {self.model} reads images of at least 12 x 12; the tasks' inputs have shape {tuple(shape)}."
@@ -146,7 +146,7 @@ def assigned(texts: Iterable[str]) -> dict[str, Any]:
         try:
             parsed = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
-            parsed = {"true": True, "false": False}.get(value.strip().lower(), value.strip())
+            parsed = {"true": True, "false": False, "null": None}.get(value.strip().lower(), value.strip())
         place = found
         *outer, last = key.strip().split(".")
         for name in outer:
@@ -240,15 +240,17 @@ def resolve(given: Mapping[str, Any], data: str | None = None) -> Config:
 _NAMES = {"benchmark": "", "recipe": "fast", "method": "space"}
 
 
+def kind_of(name: str) -> Benchmark:
+    """A benchmark, or what stands for users' own tasks or pictures, by its name."""
+    return BENCHMARKS.get(name) or (TASKS if name.partition(":")[0].endswith(".py") else PICTURES)
+
+
 def _benchmark(name: str, wrong: list[str]) -> Benchmark | None:
-    if name in BENCHMARKS:
-        return BENCHMARKS[name]
-    if name and Path(name).is_dir():
-        return PICTURES
-    if name.partition(":")[0].endswith(".py") and Path(name.partition(":")[0]).is_file():
-        return TASKS
-    if name.partition(":")[0].endswith(".py"):
-        wrong.append(f"benchmark = {name!r}: the file {name.partition(':')[0]} does not exist")
+    script = name.partition(":")[0]
+    if name in BENCHMARKS or (name and Path(name).is_dir()) or (script.endswith(".py") and Path(script).is_file()):
+        return kind_of(name)
+    if script.endswith(".py"):
+        wrong.append(f"benchmark = {name!r}: the file {script} does not exist")
         return None
     close = difflib.get_close_matches(name, BENCHMARKS, 1)
     hint = f" Did you mean {close[0]}?" if close else f" The benchmarks are {', '.join(BENCHMARKS)}."
@@ -285,6 +287,12 @@ def _recipes(
         wrong.append(f"train: {error}")
         values = {}
     return values, tuple(change for change in changes if len(change) > 1)
+
+
+def usual_variance(benchmark: str, recipe: str, model: str) -> Any:
+    """The thresholds that a recipe has for a benchmark; those for single layers only where the network has these layers."""
+    kind = kind_of(benchmark)
+    return _for_any_layer(dict(kind.recipes[recipe].options["space"]), _same_kind(model, kind))["variance"]
 
 
 def _same_kind(model: str, kind: Benchmark) -> bool:
@@ -358,7 +366,7 @@ def imported(name: str) -> Callable[[], Any]:
     return space[function]
 
 
-def _built(name: str) -> nn.Module:
+def built(name: str) -> nn.Module:
     """What the user's function makes, which must be a network."""
     from torch import nn
 

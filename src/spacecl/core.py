@@ -85,16 +85,15 @@ class Core:
         return digest(self.task_tensors(number))
 
     def size(self) -> float:
-        """The share of the full backbone's parameters that all committed networks have between them, heads left out.
+        """The parameters of all committed networks together over those of the backbone as it was given, heads left out.
 
         What tasks have of their own, such as norms, counts each time, but not where it is the same; a full backbone has
         one set of norms.
         """
-        shapes, full = self.channels.shapes, 0
-        used = 0
-        for name, _ in self.blueprint.module.named_parameters():
+        full = used = 0
+        for name, parameter in self.blueprint.module.named_parameters():
             if not self.channels.of_head(name):
-                full += math.prod(shapes[name])
+                full += parameter.numel()
                 used += int(self.used(name).sum()) if name in self.tensors else 0
                 used += sum(tensor.numel() for tensor in _distinct(own[name] for own in self.own if name in own))
         return used / full

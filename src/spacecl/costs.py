@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import platform
+import statistics
+import time
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -11,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -19,10 +23,10 @@ from .blueprint import ask, tensors_of
 BATCHES = (1, 64)  # the paper measures energy with 64
 # M. Horowitz, "Computing's energy problem (and what we can do about it)", ISSCC 2014: 45 nm, 0.9 V.
 MULTIPLY_ADD = 4.6e-12  # joules: 3.7 pJ for a product and 0.9 pJ for a sum of 32-bit floats
-DRAM = 160e-12  # joules per byte: 1.3 nJ, the lower end, for 64 bits
+DRAM = 162.5e-12  # joules per byte: 1.3 nJ, the lower end, for 64 bits
 SRAM = 12.5e-12  # joules per byte: 100 pJ for 64 bits from 1 MB on the chip
 MODEL = (
-    "4.6 pJ a multiply-add, 160 pJ a byte of weights (DRAM, once a batch), 12.5 pJ a byte of activations (1 MB SRAM); "
+    "4.6 pJ a multiply-add, 162.5 pJ a byte of weights (DRAM, once a batch), 12.5 pJ a byte of activations (1 MB SRAM); "
     "45 nm, Horowitz 2014"
 )
 Cost = dict[str, Any]
@@ -57,7 +61,7 @@ def multiply_adds(module: nn.Module, example: Tensor) -> int:
     """
     from torch.utils.flop_counter import FlopCounterMode
 
-    with _asking(module), FlopCounterMode(display=False) as counter:
+    with _asking(module), _unfused(), FlopCounterMode(display=False) as counter:
         ask(module, example[:1])
     return counter.get_total_flops() // 2
 
@@ -90,15 +94,17 @@ class _Watch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if func.is_view:
+        if func.is_view or func is torch.ops.aten._unsafe_view.default:
             return result
         read = {id(tensor): tensor for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, Tensor)}
         written = [tensor for tensor in tree_leaves(result) if isinstance(tensor, Tensor)]
+        table = func is torch.ops.aten.embedding.default  # of which only the rows asked for are read
         for tensor in read.values():
+            count = _bytes(result) if table and tensor is args[0] else _bytes(tensor)
             if tensor.untyped_storage().data_ptr() in self.kept:
-                self.weights += _bytes(tensor)
+                self.weights += count
             else:
-                self.activations += _bytes(tensor)
+                self.activations += count
         for tensor in written:
             self.activations += _bytes(tensor)
             self.hold(tensor)
@@ -114,35 +120,45 @@ def _watched(module: nn.Module, example: Tensor, batch: int) -> _Watch:
     x = _batch(example, batch)
     watch = _Watch(module)
     watch.hold(x)
-    with _asking(module), watch:
+    with _asking(module), _unfused(), watch:
         ask(module, x)
     return watch
 
 
 def measured(module: nn.Module, example: Tensor, seconds: float = 0.2) -> Cost:
     """Latency on this machine as it is now, warm, and energy where a meter can be read, for some sizes of batch."""
-    from torch.utils.benchmark import Timer
-
-    meter, threads = find_meter(example.device), torch.get_num_threads()
+    meter = find_meter(example.device)
     latency, energy = {}, {}
     with _asking(module):
         for batch in BATCHES:
-            x = _batch(example, batch)
-            timer = Timer("ask(module, x)", globals={"ask": ask, "module": module, "x": x}, num_threads=threads)
-            timer.timeit(3)
-            times = timer.blocked_autorange(min_run_time=seconds)
-            low, high = (float(torch.tensor(times.times).quantile(q)) for q in (0.25, 0.75))
-            runs = len(times.times) * times.number_per_run
-            latency[str(batch)] = {"median": times.median, "low": low, "high": high, "runs": runs}
+            times = _times(module, _batch(example, batch), seconds)
+            low, median, high = statistics.quantiles(times, n=4)
+            latency[str(batch)] = {"median": median, "low": low, "high": high, "runs": len(times)}
             if meter is not None:
-                repeats = max(10, round(1 / times.median))  # about a second: meters count slowly
-                energy[str(batch)] = meter(timer, repeats) / (repeats * batch)
+                repeats = max(10, round(1 / median))  # about a second: meters count slowly
+                energy[str(batch)] = meter(module, _batch(example, batch), repeats) / (repeats * batch)
     told = {"energy": energy, "meter": meter.__doc__} if meter is not None else {"energy": None, "meter": None}
-    return {"machine": processor(example.device), "threads": threads, "latency": latency, **told}
+    return {"machine": processor(example.device), "threads": torch.get_num_threads(), "latency": latency, **told}
 
 
-def find_meter(device: torch.device) -> Callable[[Any, int], float] | None:
-    """A function that tells the joules that a timer's statement takes so many times; None where nothing can be read."""
+def _times(module: nn.Module, x: Tensor, seconds: float) -> list[float]:
+    """The seconds of single inferences, one after another, when the first are over."""
+    wait: Callable[[], Any] = torch.cuda.synchronize if x.device.type == "cuda" else lambda: None
+    times: list[float] = []
+    while len(times) < 35 or sum(times) < seconds:
+        wait()
+        started = time.perf_counter()
+        ask(module, x)
+        wait()
+        times.append(time.perf_counter() - started)
+    return times[5:]
+
+
+Meter = Callable[[nn.Module, Tensor, int], float]
+
+
+def find_meter(device: torch.device) -> Meter | None:
+    """A function that tells the joules of so many inferences, by Zeus; None where nothing can be read."""
     try:
         from zeus.device import get_cpus, get_gpus
         from zeus.monitor import ZeusMonitor
@@ -154,10 +170,11 @@ def find_meter(device: torch.device) -> Callable[[Any, int], float] | None:
     except Exception:  # not installed, or no meter, or one that may not be read: each has an error of its own
         return None
 
-    def joules(timer: Any, repeats: int) -> float:
-        monitor.begin_window("work")
-        timer.timeit(repeats)
-        found = monitor.end_window("work")
+    def joules(module: nn.Module, x: Tensor, repeats: int) -> float:
+        monitor.begin_window("inference")
+        for _ in range(repeats):
+            ask(module, x)
+        found = monitor.end_window("inference")
         parts = [found.gpu_energy] if gpu else [found.cpu_energy, found.dram_energy]
         return sum(value for part in parts if part for value in part.values() if value is not None)
 
@@ -178,6 +195,20 @@ def processor(device: torch.device) -> str:
 
 def _batch(example: Tensor, count: int) -> Tensor:
     return example[:1].repeat(count, *[1] * (example.dim() - 1))
+
+
+@contextmanager
+def _unfused() -> Iterator[None]:
+    """Attention, encoders and recurrent layers as the operations that they consist of, which can be counted."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # setting a flag warns of hardware that is not there
+            with sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False):
+                yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
 
 
 @contextmanager

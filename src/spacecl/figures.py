@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import re
+import warnings
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -56,7 +57,7 @@ class Panel:
     xlabel: str
     ylabel: str
     series: Sequence[Series]
-    ticks: Sequence[str] = ()  # names for x = 1, 2, ...
+    whole: bool = False  # ticks along x at 1, 2, ...
     levels: Sequence[tuple[float, str]] = ()  # horizontal lines with what they mean
     percent: bool = False
     floor: float | None = None  # what the vertical axis must show
@@ -89,14 +90,17 @@ def check_installed() -> None:
         raise ConfigError('The report needs matplotlib. Install it with: pip install "spacecl[report]"') from error
 
 
-def inline(panel: Panel, name: str = "") -> str:
-    """A panel as SVG for a page: colours are the page's, points carry their texts, and it is as wide as there is room."""
+def inline(panel: Panel, name: str = "", mark: str = "") -> str:
+    """A panel as SVG for a page: colours are the page's, points carry their texts, and it is as wide as there is room.
+
+    `mark` makes its ids its own.
+    """
     with _style():
         from matplotlib.figure import Figure as Canvas
 
         canvas = Canvas(figsize=(4.4, 2.9), layout="constrained")
         tips = _draw(canvas.add_subplot(), panel)
-        return _page_svg(_as_svg(canvas, tips), panel.title or name)
+        return _page_svg(_as_svg(canvas, tips), panel.title or name, mark)
 
 
 def save(figure: Figure, folder: Path) -> list[Path]:
@@ -132,29 +136,20 @@ def _draw(ax: Any, panel: Panel, prefix: str = "") -> dict[str, Sequence[str]]:
     for number, series in enumerate(map(_below_top, panel.series) if panel.saturating else panel.series):
         colour = COLOURS[series.look % len(COLOURS)][0]
         if series.kind == "bar":
-            bars = ax.bar(series.x, series.y, 0.7, bottom=series.base or None, color=colour, label=series.label)
+            bars = ax.bar(series.x, series.y, 0.7, bottom=series.base or None, color=colour, label=_shown(series.label))
             for place, bar in enumerate(bars):
                 bar.set_gid(f"{prefix}tip-{number}-{place}")
                 tips[f"{prefix}tip-{number}-{place}"] = [series.tips[place]]
             continue
-        dashes = "--" if series.dashed else DASHES[series.look // len(COLOURS) % len(DASHES)]
-        (line,) = ax.plot(
-            series.x,
-            series.y,
-            dashes if series.kind == "line" else "",
-            marker=MARKERS[series.look % len(MARKERS)],
-            color=colour,
-            markerfacecolor="none" if series.dashed else colour,
-            markersize=2.5 if panel.saturating else None,
-            linewidth=1 if panel.saturating else None,
-            label=series.label,
-        )
+        thin: dict[str, Any] = {"markersize": 2.5, "linewidth": 1} if panel.saturating else {}
+        (line,) = ax.plot(series.x, series.y, label=_shown(series.label), **_line(series), **thin)
+        line.set_gid(f"{prefix}tip-{number}")
+        tips[f"{prefix}tip-{number}"] = series.tips
         if any(series.spread):
             low, high = ([a + sign * b for a, b in zip(series.y, series.spread)] for sign in (-1, 1))
             ax.fill_between(series.x, low, high, color=colour, alpha=0.15, linewidth=0)
-        line.set_gid(f"{prefix}tip-{number}")
-        tips[f"{prefix}tip-{number}"] = series.tips
     for level, text in panel.levels:
+        level = min(level, _TOP) if panel.saturating else level
         ax.axhline(level, color=INK[0], linestyle=":", linewidth=1)
         side, across = (0.01, "left") if panel.saturating else (1, "right")
         ax.annotate(text, (side, level), xycoords=("axes fraction", "data"), ha=across, va="bottom", fontsize=8)
@@ -169,19 +164,20 @@ def _draw(ax: Any, panel: Panel, prefix: str = "") -> dict[str, Sequence[str]]:
         ax.xaxis.set_minor_formatter(NullFormatter())
     if panel.saturating:
         _saturate(ax)
-    if panel.ticks:
-        names = [name if len(name) <= 10 else f"{name[:9]}…" for name in panel.ticks]
-        step = math.ceil(len(names) / 10)
-        long = len(names) > 5 and max(map(len, names)) > 3
-        ax.set_xticks(
-            range(1, len(names) + 1, step), names[::step], rotation=45 if long else 0, ha="right" if long else "center"
-        )
+    if panel.whole:
+        most = max(len(series.x) for series in panel.series)
+        ax.set_xticks(range(1, most + 1, math.ceil(most / 10)))
     if panel.percent:
         ax.yaxis.set_major_formatter(lambda value, place: f"{100 * value:.4g} %")
     ax.set_title(panel.title)
     ax.set_xlabel(panel.xlabel)
     ax.set_ylabel(panel.ylabel)
     return tips
+
+
+def _shown(label: str) -> str:
+    """A name for a legend; matplotlib leaves out what begins with an underscore."""
+    return f"\u200b{label}" if label.startswith("_") else label
 
 
 _TOP = 0.9995  # of axes that saturate
@@ -230,8 +226,10 @@ def _style() -> Iterator[None]:
         "lines.markersize": 4.5,
         "svg.fonttype": "none",
         "svg.hashsalt": "spacecl",
+        "text.parse_math": False,
     }
-    with matplotlib.rc_context(values):
+    with matplotlib.rc_context(values), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # users name tasks in all the world's scripts
         yield
 
 
@@ -253,8 +251,8 @@ def _as_svg(canvas: Any, tips: dict[str, Sequence[str]]) -> ET.Element:
     return root
 
 
-def _page_svg(root: ET.Element, title: str) -> str:
-    """An SVG to stand in a page: no ids but those that are needed, colours by name, any size."""
+def _page_svg(root: ET.Element, title: str, mark: str) -> str:
+    """An SVG to stand in a page: ids of its own and only where they are needed, colours by name, any size."""
     for name in ("width", "height", "version"):
         root.attrib.pop(name, None)
     for data in root.findall(f"{{{_SVG}}}metadata"):
@@ -265,6 +263,35 @@ def _page_svg(root: ET.Element, title: str) -> str:
         if re.fullmatch(r"[a-z0-9A-Z.]+_\d+|tip-[\d-]+", element.get("id", "")):
             element.attrib.pop("id")
     text = ET.tostring(root, encoding="unicode")
+    text = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{mark}", text)
     for name, (light, _) in VARIABLES.items():
         text = text.replace(light, f"var(--{name})")
     return text
+
+
+def key(series: Series, mark: str) -> str:
+    """How a series looks, as a small SVG for a page's legend; `mark` makes its ids its own."""
+    with _style():
+        from matplotlib.figure import Figure as Canvas
+        from matplotlib.lines import Line2D
+        from matplotlib.patches import Rectangle
+
+        canvas = Canvas(figsize=(0.32, 0.14))
+        colour = COLOURS[series.look % len(COLOURS)][0]
+        if series.kind == "bar":
+            canvas.add_artist(Rectangle((0.1, 0.1), 0.8, 0.8, color=colour))
+        else:
+            canvas.add_artist(Line2D([0, 0.5, 1], [0.5] * 3, markevery=[1], **_line(series)))
+        return _page_svg(_as_svg(canvas, {}), series.label, mark)
+
+
+def _line(series: Series) -> dict[str, Any]:
+    """Colour, dashes and marker of a series."""
+    colour = COLOURS[series.look % len(COLOURS)][0]
+    dashes = "--" if series.dashed else DASHES[series.look // len(COLOURS) % len(DASHES)]
+    return {
+        "color": colour,
+        "linestyle": dashes if series.kind == "line" else "none",
+        "marker": MARKERS[series.look % len(MARKERS)],
+        "markerfacecolor": "none" if series.dashed else colour,
+    }

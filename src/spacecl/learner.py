@@ -137,16 +137,18 @@ class Learner:
         """How many output channels each layer of the full network has."""
         return self._core.channels.widths(self._core.channels.everything())
 
-    def full(self, classes: int | None = None) -> nn.Module:
-        """The full network with the weights that it was given, grown if it has grown since; with the head that it was given,
-        or with a new one for so many classes."""
+    def full(self) -> nn.Module:
+        """The full network, with the weights and the head that it was given, grown if it has grown since."""
         blueprint = self._core.blueprint
         shapes = self._core.channels.shapes
-        tensors = {name: repeated(tensor, shapes[name]) for name, tensor in blueprint.tensors().items()}
-        if classes is not None:
-            with seeded(self.seed):
-                tensors |= blueprint.new_head(tensors, classes)
-        return blueprint.build(tensors)
+        return blueprint.build({name: repeated(tensor, shapes[name]) for name, tensor in blueprint.tensors().items()})
+
+    def given(self, classes: int) -> nn.Module:
+        """The network as it was given, never grown, with a new head for so many classes: what a single task would have."""
+        blueprint = self._core.blueprint
+        tensors = blueprint.tensors()
+        with seeded(self.seed):
+            return blueprint.build(tensors | blueprint.new_head(tensors, classes))
 
     @property
     def fabric(self) -> Fabric:

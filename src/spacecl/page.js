@@ -38,4 +38,10 @@ for (const svg of document.querySelectorAll("svg")) {
   svg.addEventListener("pointerdown", show);
   svg.addEventListener("pointerleave", event => { if (event.pointerType === "mouse") clear(); });
 }
-addEventListener("beforeprint", () => { for (const part of document.querySelectorAll("details")) part.open = true; });
+addEventListener("pointerdown", event => { if (!event.target.closest("svg")) clear(); });
+let closed = [];
+addEventListener("beforeprint", () => {
+  closed = [...document.querySelectorAll("details:not([open])")];
+  for (const part of closed) part.open = true;
+});
+addEventListener("afterprint", () => { for (const part of closed) part.open = false; });

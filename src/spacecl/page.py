@@ -10,7 +10,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from .figures import COLOURS, VARIABLES, Figure, Series, inline
+from .figures import VARIABLES, Figure, inline, key
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,8 @@ class Section:
     notes: Sequence[str] = ()
     figures: Sequence[Figure] = ()
     tables: Sequence[tuple[str, list[str], list[list[str]]]] = ()  # each with a name, titles and rows
-    folded: Sequence[str] = ()  # names of figures and tables that are opened by the reader
+    folded_figures: Sequence[str] = ()  # names of those that are opened by the reader
+    folded_tables: Sequence[str] = ()
     commands: Sequence[tuple[str, list[str]]] = ()  # what for, and the command's parts
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -36,8 +37,11 @@ def page(title: str, sections: Sequence[Section]) -> str:
 
 def _section(section: Section) -> str:
     parts = [f'<section id="{section.name}">', f"<h2>{escape(section.title)}</h2>"]
-    tables = [_folded(name, section, _table(name, titles, rows)) for name, titles, rows in section.tables]
-    figures = [_folded(figure.name, section, _figure(figure)) for figure in section.figures]
+    tables = [
+        _folded(f"Table: {name.replace('-', ' ')}", name in section.folded_tables, _table(name, titles, rows))
+        for name, titles, rows in section.tables
+    ]
+    figures = [_folded(figure.title, figure.name in section.folded_figures, _figure(figure)) for figure in section.figures]
     parts += tables + figures if section.name == "table" else figures + tables
     parts[2:2] = [f"<p>{escape(note)}</p>" for note in section.notes]
     for what, command in section.commands:
@@ -50,11 +54,8 @@ def _section(section: Section) -> str:
     return "\n".join([*parts, "</section>"])
 
 
-def _folded(name: str, section: Section, text: str) -> str:
-    if name not in section.folded:
-        return text
-    title = next((figure.title for figure in section.figures if figure.name == name), name.replace("-", " ").capitalize())
-    return f"<details><summary>{escape(title)}</summary>{text}</details>"
+def _folded(title: str, folded: bool, text: str) -> str:
+    return f"<details><summary>{escape(title)}</summary>{text}</details>" if folded else text
 
 
 def _table(name: str, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -67,19 +68,20 @@ def _table(name: str, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> s
 
 
 def _figure(figure: Figure) -> str:
-    panels = "".join(f"<div class=panel>{inline(panel, figure.title)}</div>" for panel in figure.panels)
+    marks = f"{figure.name}-"
+    panels = "".join(
+        f"<div class=panel>{inline(panel, figure.title, f'{marks}{n}-')}</div>" for n, panel in enumerate(figure.panels)
+    )
     legend = figure.legend
-    keys = "".join(_key(series) for series in legend.values()) if len(legend) > 1 else ""
+    keys = [
+        f"<span class=key>{key(entry, f'{marks}key{n}-')}{escape(name)}</span>"
+        for n, (name, entry) in enumerate(legend.items())
+    ]
     grid = "panels many" if len(figure.panels) > 1 else "panels"
     return (
         f'<figure id="figure-{figure.name}"><figcaption>{escape(figure.title)}</figcaption>'
-        f"<div class=legend>{keys}</div><div class='{grid}'>{panels}</div></figure>"
+        f"<div class=legend>{''.join(keys) if len(keys) > 1 else ''}</div><div class='{grid}'>{panels}</div></figure>"
     )
-
-
-def _key(series: Series) -> str:
-    look = " dashed" if series.dashed else ""
-    return f'<span class="key{look}" style="--key: var(--c{series.look % len(COLOURS)})">{escape(series.label)}</span>'
 
 
 def _style() -> str:

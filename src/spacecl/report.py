@@ -6,58 +6,87 @@ import csv
 import io
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from . import store
 from .figures import Figure, Panel, Series, check_installed, save
 from .page import Section, page
-from .summary import BATCH, Arm, Result, energy, how_known, numbers, relative_energy, remarks, table, title
+from .summary import BATCH, Arm, Result, energy, how_known, judged, numbers, relative_energy, remarks, table, title
 
 
-def write(folder: str | os.PathLike[str], arms: Sequence[Arm], unfinished: Sequence[Path] = ()) -> Path:
-    """Write report.html into a folder, and beside it report/ with every figure and table as files."""
+def write(folder: str | os.PathLike[str], arms: Sequence[Arm], left: Sequence[str] = ()) -> Path:
+    """Write report.html into a folder, and beside it report/ with every figure and table as files, and no older ones."""
     check_installed()
     top = Path(folder)
     files = top / "report"
     files.mkdir(parents=True, exist_ok=True)
-    sections = compose(arms, [str(path.relative_to(top)) for path in unfinished])
+    sections = compose(arms, left)
+    written = {file for section in sections for figure in section.figures for file in save(figure, files)}
     for section in sections:
-        for figure in section.figures:
-            save(figure, files)
         for name, titles, rows in section.tables:
-            store.write_whole(files / f"{name}.md", _as_markdown(titles, rows).encode())
-            plain = numbers(arms) if name == "table" else (titles, rows)
-            store.write_whole(files / f"{name}.csv", _as_csv(*plain).encode())
+            plain = {"table": numbers, "costs": _costs_plain}.get(name)
+            for ending, text in (
+                ("md", _as_markdown(titles, rows)),
+                ("csv", _as_csv(*(plain(arms) if plain is not None else (titles, rows)))),
+            ):
+                store.write_whole(files / f"{name}.{ending}", text.encode())
+                written.add(files / f"{name}.{ending}")
+    for file in files.iterdir():  # of arms that are no more
+        if file.suffix in (".svg", ".png", ".csv", ".md") and file not in written:
+            file.unlink()
     store.write_whole(top / "report.html", page(title(arms), sections).encode())
     return top / "report.html"
 
 
-def compose(arms: Sequence[Arm], unfinished: Sequence[str] = ()) -> list[Section]:
+def compose(arms: Sequence[Arm], left: Sequence[str] = ()) -> list[Section]:
     """What the page says, in its order."""
     ours = sorted(arms, key=lambda arm: arm.method != "space")  # so that its colours are the same on every page
     looks = {arm.label: number for number, arm in enumerate(ours)}
     spaces = [arm for arm in arms if any(task["spectrum"] for task in arm.results[0]["tasks"])]
-    notes = [remarks(arms), *([f"Not finished, and so not here: {', '.join(unfinished)}."] if unfinished else [])]
+    notes = [remarks(arms), *([f"Left out: {', '.join(left)}."] if left else [])]
+    data = judged(arms).capitalize()
     sections = [
-        Section("table", "Comparison", notes, [_frontier(arms, looks)], [("table", *table(arms))]),
-        Section(
-            "accuracy",
-            "Accuracy as tasks are learned",
-            ["Mean test accuracy over all tasks learned so far (the paper's Figure 4)."],
-            [_accuracy(arms, looks)],
+        Section("table", "Comparison", notes, [_frontier(ours)], [("table", *table(arms))]),
+        _with_tables(
+            Section(
+                "accuracy",
+                "Accuracy as tasks are learned",
+                [f"{data} accuracy, mean over all tasks learned so far (the paper's Figure 4)."],
+                [_accuracy(arms, looks)],
+            )
         ),
-        Section(
-            "forgetting",
-            "What becomes of the first task",
-            ["Test accuracy of the first task as more are added. A method that does not forget draws a level line."],
-            [_first_task(arms, looks)],
+        _with_tables(
+            Section(
+                "forgetting",
+                "What becomes of the first task",
+                [f"{data} accuracy of the first task as more are added. A method that does not forget draws a level line."],
+                [_first_task(arms, looks)],
+            )
         ),
-        _filters_section(arms, looks),
+        _with_tables(_filters_section(arms, looks)),
         _energy_section(arms, looks),
     ]
     if spaces:
-        sections += [_shares_section(spaces), *_spectrum_sections(spaces)]
+        sections += [_with_tables(_shares_section(spaces)), _spectrum_section(spaces)]
     return [*sections, _commands(arms)]
+
+
+def _with_tables(section: Section) -> Section:
+    """A section with the values of its figures as tables, for those who cannot point at marks, and for programs."""
+    tables = [(figure.name, *_values(figure)) for figure in section.figures]
+    return replace(section, tables=[*section.tables, *tables], folded_tables=[*section.folded_tables, *(t[0] for t in tables)])
+
+
+def _values(figure: Figure) -> tuple[list[str], list[list[str]]]:
+    most = max((len(series.x) for panel in figure.panels for series in panel.series), default=0)
+    rows = []
+    for panel in figure.panels:
+        for series in panel.series:
+            values = [f"{100 * y:.2f} %" if panel.percent else f"{y:.4g}" for y in series.y]
+            rows.append([series.label, *([panel.title] if panel.title else []), *values, *[""] * (most - len(values))])
+    titles = ["series", *(["layer"] if any(panel.title for panel in figure.panels) else [])]
+    return [*titles, *(str(number) for number in range(1, most + 1))], rows
 
 
 def _series(
@@ -74,18 +103,17 @@ def _learned(arm: Arm, looks: dict[str, int], what: str, value: Callable[[Result
     return _series(arm, looks, values, tips, spread)
 
 
-def _frontier(arms: Sequence[Arm], looks: dict[str, int]) -> Figure:
+def _frontier(arms: Sequence[Arm]) -> Figure:
     """Accuracy against size: a point for each arm, a line through those of one family."""
     families: dict[str, list[Arm]] = {}
     for arm in arms:
         families.setdefault(arm.family, []).append(arm)
     series = []
-    for family, members in families.items():
+    for number, (family, members) in enumerate(families.items()):
         members = sorted(members, key=lambda arm: arm.mean(_size))
         tips = [f"{arm.label}: {arm.mean(_accuracy_of):.2%} with {arm.mean(_size):.3f} of the network" for arm in members]
         sizes, accuracies = [arm.mean(_size) for arm in members], [arm.mean(_accuracy_of) for arm in members]
-        kind = "line" if len(members) > 1 else "points"
-        series.append(Series(family, sizes, accuracies, tips, looks[members[0].label], kind))
+        series.append(Series(family, sizes, accuracies, tips, number, "line" if len(members) > 1 else "points"))
     panel = Panel("", "network size", "accuracy", series, percent=True, logarithmic=True)
     return Figure("frontier", "Accuracy against network size", [panel])
 
@@ -103,13 +131,13 @@ def _accuracy(arms: Sequence[Arm], looks: dict[str, int]) -> Figure:
         return _mean([value for value in result["accuracy_matrix"][number] if value is not None])
 
     series = [_learned(arm, looks, "all tasks", so_far) for arm in arms]
-    panel = Panel("", "tasks learned", "accuracy", series, _numbers(arms), percent=True)
+    panel = Panel("", "tasks learned", "accuracy", series, whole=True, percent=True)
     return Figure("accuracy", "Accuracy over incrementally learned tasks", [panel])
 
 
 def _first_task(arms: Sequence[Arm], looks: dict[str, int]) -> Figure:
     series = [_learned(arm, looks, "the first task", lambda result, n: result["accuracy_matrix"][n][0]) for arm in arms]
-    panel = Panel("", "tasks learned", "accuracy", series, _numbers(arms), percent=True)
+    panel = Panel("", "tasks learned", "accuracy", series, whole=True, percent=True)
     return Figure("first-task", "Accuracy of the first task as tasks are added", [panel])
 
 
@@ -127,24 +155,26 @@ def _filters_section(arms: Sequence[Arm], looks: dict[str, int]) -> Section:
             "Dashed: what SPACE would hold if it had not subtracted what the core explains, counted on the same activations, "
             "task by task (spacecl compare --preset projection learns the tasks both ways)."
         )
-    full = narrow[0].results[0]["network"]["widths"]
     panels = []
-    for layers in _tied(narrow, list(full)):
-        layer, series = layers[0], []
+    for layers in _tied(narrow):
+        layer, series, full = layers[0], [], set()
         for arm in narrow:
+            widths = arm.results[0]["network"]["widths"]
+            if layer not in widths:  # another network
+                continue
+            full.add(widths[layer])
             values = _by_task(arm, lambda task, layer=layer: task["used"][layer])
             tips = [f"{arm.label}, {layer}, {task}: {value:g} filters" for task, value in zip(arm.tasks, values)]
             series.append(_series(arm, looks, values, tips))
-            if not ablated and arm.method == "space" and all(layer in task["spectrum"] for task in arm.results[0]["tasks"]):
+            if not ablated and arm.method == "space" and layer in _analysed_layers(arm):
                 values = _by_task(arm, lambda task, layer=layer: _plain(task["spectrum"][layer]))
-                tips = [
-                    f"{arm.label} unsubtracted, {layer}, {task}: {value:g} filters" for task, value in zip(arm.tasks, values)
-                ]
                 label = f"{arm.label}, not subtracted"
+                tips = [f"{label}, {layer}, {task}: {value:g} filters" for task, value in zip(arm.tasks, values)]
                 series.append(Series(label, range(1, len(values) + 1), values, tips, looks[arm.label], dashed=True))
-        levels = [(full[layer], f"all {full[layer]}")]
-        panels.append(Panel(_names(layers), "task", "filters", series, _numbers(narrow), levels, floor=0))
-    return Section("filters", "Filters per layer and task", notes, [Figure("filters", "Filters per layer and task", panels)])
+        levels = [(width, f"all {width}") for width in sorted(full)]
+        panels.append(Panel(_names(layers), "task", "filters", series, True, levels, floor=0))
+    figures = [Figure("filters", "Filters per layer and task", panels)] if panels else []
+    return Section("filters", "Filters per layer and task", notes, figures)
 
 
 def _by_task(arm: Arm, value: Callable[..., float]) -> list[float]:
@@ -157,21 +187,16 @@ def _plain(seen: Result) -> int:
     return seen["core"] + seen["new_without_projection"]
 
 
-def _tied(arms: Sequence[Arm], layers: Sequence[str]) -> list[list[str]]:
+def _tied(arms: Sequence[Arm]) -> list[list[str]]:
     """Layers whose widths are the same everywhere, together; layers that no task narrows are left out."""
+    results = [result for arm in arms for result in arm.results]
     found: dict[str, list[str]] = {}
-    for layer in layers:
-        if all(layer in task["used"] for arm in arms for result in arm.results for task in result["tasks"]):
-            key = str([[task["used"][layer] for task in result["tasks"]] for arm in arms for result in arm.results])
-            narrowed = any(
-                task["used"][layer] < result["network"]["widths"][layer]
-                for arm in arms
-                for result in arm.results
-                for task in result["tasks"]
-            )
-            if narrowed:
-                found.setdefault(key, []).append(layer)
-    return list(found.values()) or [[layer] for layer in layers[:1]]
+    for layer in dict.fromkeys(layer for result in results for layer in result["network"]["widths"]):
+        series = [[task["used"].get(layer) for task in result["tasks"]] for result in results]
+        full = [result["network"]["widths"].get(layer) for result in results]
+        if any(width != most for widths, most in zip(series, full) for width in widths):
+            found.setdefault(str(series), []).append(layer)
+    return list(found.values())
 
 
 def _energy_section(arms: Sequence[Arm], looks: dict[str, int]) -> Section:
@@ -185,7 +210,7 @@ def _energy_section(arms: Sequence[Arm], looks: dict[str, int]) -> Section:
             for task, value, joule in zip(arm.tasks, values, joules)
         ]
         series.append(_series(arm, looks, values, tips))
-    panel = Panel("", "task", "relative to STL", series, _numbers(arms), floor=0)
+    panel = Panel("", "task", "relative to STL", series, True, floor=0)
     notes = [
         f"Energy of one inference at batch {BATCH}, {how}, over that of the full network, which is what STL runs. SPACE and "
         "HAT run as networks that are narrowed for real; methods with masks of single weights (PackNet) run the full network "
@@ -200,23 +225,27 @@ def _energy_section(arms: Sequence[Arm], looks: dict[str, int]) -> Section:
         notes,
         [Figure("energy", f"Inference energy per task, {how}, relative to STL", [panel])],
         [("costs", *_costs(arms)), ("costs-by-task", *_costs_by_task(arms))],
-        folded=("costs-by-task",),
+        folded_tables=["costs-by-task"],
     )
 
 
-_COST_TITLES = [
-    "parameters",
-    "multiply-adds",
-    "weights read, kB",
-    "activations moved, kB",
-    "peak memory at 1, kB",
-    "at 64, kB",
-    "latency at 1, ms (measured)",
-    "at 64, ms (measured)",
-    "energy at 1, µJ (modelled)",
-    "at 64, µJ (modelled)",
-    "energy at 1, µJ (measured)",
-    "at 64, µJ (measured)",
+_COSTS: list[tuple[str, Callable[[Result], float], float, str]] = [  # a title, a value, its unit, how it is written
+    ("parameters", lambda c: c["parameters"], 1, ",.0f"),
+    ("multiply-adds", lambda c: c["multiply_adds"], 1, ",.0f"),
+    ("weights read, kB", lambda c: c["traffic"]["weights"], 1e3, ",.1f"),
+    ("activations moved, kB", lambda c: c["traffic"]["activations"], 1e3, ",.1f"),
+    ("peak memory at batch 1, kB", lambda c: c["peak_memory"]["1"], 1e3, ",.1f"),
+    ("peak memory at batch 64, kB", lambda c: c["peak_memory"]["64"], 1e3, ",.1f"),
+    ("energy at batch 1, µJ (modelled)", lambda c: c["energy_modelled"]["1"], 1e-6, ".4g"),
+    ("energy at batch 64, µJ (modelled)", lambda c: c["energy_modelled"]["64"], 1e-6, ".4g"),
+    ("latency at batch 1, ms (measured)", lambda c: c["measured"]["latency"]["1"]["median"], 1e-3, ".3g"),
+    ("lower quartile at 1", lambda c: c["measured"]["latency"]["1"]["low"], 1e-3, ".3g"),
+    ("upper quartile at 1", lambda c: c["measured"]["latency"]["1"]["high"], 1e-3, ".3g"),
+    ("latency at batch 64, ms (measured)", lambda c: c["measured"]["latency"]["64"]["median"], 1e-3, ".3g"),
+    ("lower quartile at 64", lambda c: c["measured"]["latency"]["64"]["low"], 1e-3, ".3g"),
+    ("upper quartile at 64", lambda c: c["measured"]["latency"]["64"]["high"], 1e-3, ".3g"),
+    ("energy at batch 1, µJ (measured)", lambda c: c["measured"]["energy"]["1"], 1e-6, ".4g"),
+    ("energy at batch 64, µJ (measured)", lambda c: c["measured"]["energy"]["64"], 1e-6, ".4g"),
 ]
 
 
@@ -226,13 +255,22 @@ def _machines(arms: Sequence[Arm]) -> str:
     return " and ".join(found) or "no machine yet (spacecl compare --resume --out ... does)"
 
 
+def _priced(arms: Sequence[Arm]) -> list[tuple[str, list[Result]]]:
+    """The networks of every arm, of all tasks and seeds, and the full network in their place."""
+    tasks = {arm.label: [task for result in arm.results for task in result["tasks"]] for arm in arms}
+    found = [(label, [task["costs"]["network"] for task in entries]) for label, entries in tasks.items()]
+    return [*found, ("full network", [task["costs"]["dense"] for entries in tasks.values() for task in entries])]
+
+
 def _costs(arms: Sequence[Arm]) -> tuple[list[str], list[list[str]]]:
-    rows = [
-        [arm.label, *_cost_row([task["costs"]["network"] for result in arm.results for task in result["tasks"]])]
-        for arm in arms
-    ]
-    dense = [task["costs"]["dense"] for result in arms[0].results for task in result["tasks"]]
-    return ["method", *_COST_TITLES], [*rows, ["full network", *_cost_row(dense)]]
+    titles = [title for title, *_ in _COSTS]
+    return ["method", *titles], [[label, *_cost_row(costs)] for label, costs in _priced(arms)]
+
+
+def _costs_plain(arms: Sequence[Arm]) -> tuple[list[str], list[list[str]]]:
+    """The same for programs: plain numbers, nothing where nothing was measured."""
+    titles = [title for title, *_ in _COSTS]
+    return ["method", *titles], [[label, *(_cost(c, v, u, "r") for _, v, u, _ in _COSTS)] for label, c in _priced(arms)]
 
 
 def _costs_by_task(arms: Sequence[Arm]) -> tuple[list[str], list[list[str]]]:
@@ -241,31 +279,20 @@ def _costs_by_task(arms: Sequence[Arm]) -> tuple[list[str], list[list[str]]]:
         for arm in arms
         for n, task in enumerate(arm.tasks)
     ]
-    return ["method", "task", *_COST_TITLES], rows
+    return ["method", "task", *(title for title, *_ in _COSTS)], rows
 
 
 def _cost_row(costs: Sequence[Result]) -> list[str]:
-    """One row of a table of costs: means over some networks; "-" where something was not measured."""
+    return [_cost(costs, value, unit, style) for _, value, unit, style in _COSTS]
 
-    def mean(value: Callable[..., float]) -> float:
-        return _mean([value(cost) for cost in costs])
 
-    row = [f"{mean(lambda c: c['parameters']):,.0f}", f"{mean(lambda c: c['multiply_adds']):,.0f}"]
-    row += [f"{mean(lambda c, part=part: c['traffic'][part]) / 1e3:,.1f}" for part in ("weights", "activations")]
-    row += [f"{mean(lambda c, b=b: c['peak_memory'][b]) / 1e3:,.1f}" for b in ("1", "64")]
-    timed = all(cost.get("measured") for cost in costs)
-    metered = timed and all(cost["measured"]["energy"] for cost in costs)
-    for batch in ("1", "64"):
-        if timed:
-            median, low, high = (
-                1e3 * mean(lambda c, b=batch, k=key: c["measured"]["latency"][b][k]) for key in ("median", "low", "high")
-            )
-            row.append(f"{median:.3g} ({low:.3g}-{high:.3g})")
-        else:
-            row.append("-")
-    row += [f"{1e6 * mean(lambda c, b=b: c['energy_modelled'][b]):.4g}" for b in ("1", "64")]
-    row += [f"{1e6 * mean(lambda c, b=b: c['measured']['energy'][b]):.4g}" if metered else "-" for b in ("1", "64")]
-    return row
+def _cost(costs: Sequence[Result], value: Callable[[Result], float], unit: float, style: str) -> str:
+    """The mean of one kind of cost over some networks; nothing where it was not measured."""
+    try:
+        mean = _mean([value(cost) for cost in costs]) / unit
+    except (KeyError, TypeError):  # no "measured", or no energy in it
+        return ""
+    return repr(mean) if style == "r" else format(mean, style)
 
 
 def _shares_section(spaces: Sequence[Arm]) -> Section:
@@ -287,7 +314,7 @@ def _shares_section(spaces: Sequence[Arm]) -> Section:
                 Series("the first task's core", x, core, texts[0], 0, "bar"),
                 Series("residual: filters kept beyond it", x, more, texts[1], 1, "bar", base=core),
             ]
-            panels.append(Panel(_names(layers), "task", "variance explained", series, _numbers([arm]), percent=True, floor=0))
+            panels.append(Panel(_names(layers), "task", "variance explained", series, True, percent=True, floor=0))
         name = "core-and-residual" if number == 0 else f"core-and-residual-{number + 1}"
         figures.append(Figure(name, f"Variance explained by the first core and by the residual: {arm.label}", panels))
     return Section(
@@ -299,43 +326,36 @@ def _shares_section(spaces: Sequence[Arm]) -> Section:
             "The rest is what the threshold gives up. High first bars mean that the layer's features serve every task."
         ],
         figures,
-        folded=tuple(figure.name for figure in figures[1:]),
+        folded_figures=[figure.name for figure in figures[1:]],
     )
 
 
-def _spectrum_sections(spaces: Sequence[Arm]) -> list[Section]:
+def _spectrum_section(spaces: Sequence[Arm]) -> Section:
     figures, tables = [], []
     for number, arm in enumerate(spaces):
         result, mark = arm.results[0], "" if number == 0 else f"-{number + 1}"
-        panels, rows = [], []
+        names, panels, rows = [task["name"] for task in result["tasks"]], [], []
+        thresholds: dict[str, None] = {}
         for layers in _analysed(arm):
             layer, series = layers[0], []
             seen = [task["spectrum"][layer] for task in result["tasks"]]
-            for n, (task, entry) in enumerate(zip(arm.tasks, seen)):
+            for n, (task, entry) in enumerate(zip(names, seen)):
                 tips = [
                     f"{layer}, {task}: {count} new filters with the core's {entry['core']} explain {share:.1%}"
                     for count, share in zip(entry["filters"], entry["explained"])
                 ]
                 series.append(Series(task, entry["filters"], entry["explained"], tips, n))
+                needs = {threshold: entry["core"] + count for threshold, count in entry["needed"].items()}
+                thresholds |= dict.fromkeys(needs)
+                counts = [entry["core"], f"{entry['threshold']:g}", entry["core"] + entry["new"], *needs.values()]
+                rows.append([_names(layers), task, *map(str, counts)])
             levels = sorted({(entry["threshold"], f"threshold {entry['threshold']:g}") for entry in seen})
-            panels.append(
-                Panel(_names(layers), "new filters", "variance explained", series, (), levels, percent=True, saturating=True)
+            panel = Panel(
+                _names(layers), "new filters", "variance explained", series, False, levels, percent=True, saturating=True
             )
-            for task, entry in zip(arm.tasks, seen):
-                needs = [str(entry["core"] + count) for count in entry["needed"].values()]
-                rows.append(
-                    [
-                        _names(layers),
-                        task,
-                        str(entry["core"]),
-                        f"{entry['threshold']:g}",
-                        str(entry["core"] + entry["new"]),
-                        *needs,
-                    ]
-                )
+            panels.append(panel)
         figures.append(Figure(f"spectrum{mark}", f"Spectrum per layer: {arm.label}, seed {result['seed']}", panels))
-        shown = next(iter(seen))["needed"]
-        titles = ["layer", "task", "core", "threshold", "filters", *(f"at {float(threshold):g}" for threshold in shown)]
+        titles = ["layer", "task", "core", "threshold", "filters", *(f"at {float(threshold):g}" for threshold in thresholds)]
         tables.append((f"thresholds{mark}", titles, rows))
     notes = [
         "How much of the residual's variance the core and so many new filters explain, task by task, for the first seed; the "
@@ -343,18 +363,28 @@ def _spectrum_sections(spaces: Sequence[Arm]) -> list[Section]:
         "channels outside the core.",
         "The table says how many filters a layer would have had after the task with another threshold, all else the same.",
     ]
-    folded = tuple(entry.name for entry in figures[1:]) + tuple(entry[0] for entry in tables)
-    return [Section("spectrum", "What another threshold would have cost", notes, figures, tables, folded=folded)]
+    return Section(
+        "spectrum",
+        "What another threshold would have cost",
+        notes,
+        figures,
+        tables,
+        folded_figures=[figure.name for figure in figures[1:]],
+        folded_tables=[entry[0] for entry in tables],
+    )
 
 
 def _analysed(arm: Arm) -> list[list[str]]:
     """The layers that the analysis saw, those with the same spectra together."""
     found: dict[str, list[str]] = {}
-    tasks = arm.results[0]["tasks"]
-    for layer in tasks[0]["spectrum"]:
-        if all(layer in task["spectrum"] for result in arm.results for task in result["tasks"]):
-            found.setdefault(str([task["spectrum"][layer] for task in tasks]), []).append(layer)
+    for layer in _analysed_layers(arm):
+        found.setdefault(str([task["spectrum"][layer] for task in arm.results[0]["tasks"]]), []).append(layer)
     return list(found.values())
+
+
+def _analysed_layers(arm: Arm) -> list[str]:
+    tasks = [task for result in arm.results for task in result["tasks"]]
+    return [layer for layer in tasks[0]["spectrum"] if all(layer in task["spectrum"] for task in tasks)]
 
 
 def _commands(arms: Sequence[Arm]) -> Section:
@@ -369,13 +399,9 @@ def _commands(arms: Sequence[Arm]) -> Section:
     versions = sorted({result["spacecl"] for arm in arms for result in arm.results})
     note = (
         f"Each line makes a run again (spacecl {', '.join(versions)}). spacecl report FOLDER makes this page from the "
-        "result.json files of the runs in a folder."
+        "result.json files of the runs in a folder. Say with --data or $SPACECL_DATA where the data are."
     )
     return Section("commands", "To make it again", [note], commands=commands, settings=settings)
-
-
-def _numbers(arms: Sequence[Arm]) -> list[str]:
-    return [str(number) for number in range(1, max(len(arm.tasks) for arm in arms) + 1)]
 
 
 def _names(layers: Sequence[str]) -> str:

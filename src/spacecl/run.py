@@ -90,10 +90,11 @@ def run(
                 _measure(learner, tasks, journal)
             say(_line(number, len(tasks), learner, task.name, journal))
         result = _result(config, learner, tasks, counts, example, journal)
-        if measure:
-            _measure_costs(learner, result, example)
         store.write_whole(folder / "result.json", json.dumps(result, indent=1).encode())
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+        if measure:
+            _measure_costs(learner, result, example)
+            store.write_whole(folder / "result.json", json.dumps(result, indent=1).encode())
         return result
 
 
@@ -151,7 +152,7 @@ def _result(
         record = learner.records[task.name]
         costs = {
             "network": counted(learner.subnet(task.name), example),
-            "dense": counted(learner.full(record.classes), example),
+            "dense": counted(learner.given(record.classes), example),
         }
         listed.append(
             {
@@ -221,7 +222,7 @@ def _measure_costs(learner: Learner, result: dict[str, Any], example: Tensor) ->
     """Measure every task's network, and the full one with the task's head; networks of the same shapes only once."""
     known: dict[tuple[Any, ...], Cost] = {}
     for task in result["tasks"]:
-        for kind, module in {"network": learner.subnet(task["name"]), "dense": learner.full(task["classes"])}.items():
+        for kind, module in {"network": learner.subnet(task["name"]), "dense": learner.given(task["classes"])}.items():
             shapes = tuple(tuple(tensor.shape) for tensor in module.state_dict().values())
             if shapes not in known:
                 known[shapes] = measured(module.to(learner.fabric.device), example.to(learner.fabric.device))

@@ -40,7 +40,6 @@ class Arm:
     label: str
     family: str  # what it has in common with arms that differ from it in numbers only
     results: tuple[Result, ...]  # by seed
-    folders: tuple[Path, ...]
 
     @property
     def method(self) -> str:
@@ -48,7 +47,9 @@ class Arm:
 
     @property
     def tasks(self) -> list[str]:
-        return [task["name"] for task in self.results[0]["tasks"]]
+        """The names of the tasks; their numbers where seeds have them in another order."""
+        names = {tuple(task["name"] for task in result["tasks"]) for result in self.results}
+        return list(names.pop()) if len(names) == 1 else [f"task {n}" for n in range(1, len(self.results[0]["tasks"]) + 1)]
 
     def mean(self, value: Callable[[Result], float]) -> float:
         return statistics.fmean(map(value, self.results))
@@ -68,48 +69,65 @@ class Arm:
         return [statistics.stdev(value(result, n) for result in self.results) for n in range(len(self.tasks))]
 
 
-def read(folder: str | os.PathLike[str]) -> tuple[list[Arm], list[Path]]:
-    """The finished runs in a folder and all below it, as arms, and the folders of runs that are not finished."""
+def read(folder: str | os.PathLike[str]) -> tuple[list[Arm], list[str]]:
+    """The finished runs in a folder and all below it, as arms; and what was found there and left out, in words."""
     top = Path(folder)
     if not top.is_dir():
         raise ConfigError(f"{top} is no folder. Give one that holds runs, such as runs/cmp.")
-    found, unfinished = {}, []
+    found, left = {}, []
     for file in sorted(top.rglob("config.json")):
-        if not (file.parent / "result.json").exists():
-            unfinished.append(file.parent)
+        if is_run(file) and not (file.parent / "result.json").exists():
+            left.append(f"{_name(file, top)} (not finished)")
     for file in sorted(top.rglob("result.json")):
         try:
             result = json.loads(file.read_text())
-            if result["schema"] != 1 or not all("costs" in task for task in result["tasks"]):
-                raise ConfigError(f"{file} was written by another version of spacecl ({result['spacecl']}). Run it again.")
-        except (ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"{file} is not the result of a run ({error!r}). Remove it, or run it again.") from error
-        found[file.parent] = result
+            whole = result["schema"] == 1 and all({"costs", "spectrum", "used"} <= task.keys() for task in result["tasks"])
+        except (ValueError, KeyError, TypeError, AttributeError):
+            left.append(f"{_name(file, top)} (its result.json cannot be read)")
+            continue
+        if whole:
+            found[file.parent] = result
+        else:
+            left.append(f"{_name(file, top)} (its result.json is of another version)")
     if not found:
-        more = f" {len(unfinished)} are there that are not finished: spacecl compare --resume --out {top}" if unfinished else ""
-        raise ConfigError(f"{top} holds no finished run: there is no result.json in it.{more}")
+        more = f": {', '.join(left)}" if left else ""
+        raise ConfigError(f"{top} holds no finished run that can be shown{more}. spacecl run and spacecl compare make some.")
     kinds = sorted({result["benchmark"] for result in found.values()})
     if len(kinds) > 1:
-        raise ConfigError(
-            f"{top} holds runs of {', '.join(kinds)}, which cannot stand in one table. Give a folder of one of them."
-        )
-    return _arms(found), unfinished
+        raise ConfigError(f"{top} holds runs of {', '.join(kinds)}. One table is for one of them: give its own folder.")
+    arms, again = _arms(found)
+    return arms, left + [f"{_name(path / 'result.json', top)} (the same settings and seed as another)" for path in again]
 
 
-def _arms(found: Mapping[Path, Result]) -> list[Arm]:
-    together: dict[str, list[Path]] = {}
+def is_run(file: Path) -> bool:
+    """Whether a config.json is that of a run."""
+    try:
+        return {"benchmark", "method", "seed", "train", "options"} <= json.loads(file.read_text()).keys()
+    except (ValueError, AttributeError):
+        return False
+
+
+def _name(file: Path, top: Path) -> str:
+    return str(file.parent.relative_to(top)) if file.parent != top else str(top)
+
+
+def _arms(found: Mapping[Path, Result]) -> tuple[list[Arm], list[Path]]:
+    """Runs that differ in their seed alone, together; a seed that comes twice counts once."""
+    together: dict[str, dict[int, Path]] = {}
+    again = []
     for path, result in found.items():
         same = {key: value for key, value in result["config"].items() if key != "seed"}
-        together.setdefault(json.dumps(same, sort_keys=True), []).append(path)
-    settings = [json.loads(key) for key in together]
+        seeds = together.setdefault(json.dumps([same, len(result["tasks"])], sort_keys=True), {})
+        if seeds.setdefault(result["seed"], path) != path:
+            again.append(path)
+    settings = [found[next(iter(seeds.values()))]["config"] for seeds in together.values()]
     arms = []
-    for config, paths in zip(settings, together.values()):
-        paths.sort(key=lambda path: found[path]["seed"])
+    for config, seeds in zip(settings, together.values()):
         family = _family(config)
-        arms.append(Arm(_label(config, family, settings), family, tuple(found[path] for path in paths), tuple(paths)))
-    return sorted(
-        arms, key=lambda arm: (ORDER.index(arm.method), "paper" not in arm.family, arm.family, arm.results[0]["size"])
-    )
+        results = tuple(found[seeds[seed]] for seed in sorted(seeds))
+        arms.append(Arm(_label(config, family, settings), family, results))
+    key = lambda arm: (ORDER.index(arm.method), "paper" not in arm.family, arm.family, arm.results[0]["size"])  # noqa: E731
+    return sorted(arms, key=key), again
 
 
 def _family(config: Mapping[str, Any]) -> str:
@@ -126,18 +144,15 @@ def _family(config: Mapping[str, Any]) -> str:
 
 
 def _label(config: Mapping[str, Any], family: str, others: Sequence[Mapping[str, Any]]) -> str:
-    """A family's name with all that tells this arm from others: numbers within the family, settings among all."""
+    """A family's name with all that tells this arm from others: a method's options, and settings that all have."""
     flat = _flat(config)
-    relatives = [_flat(other) for other in others if _family(other) == family]
-    strangers = [_flat(other) for other in others]
-    varied = [key for key in flat if any(key not in SWITCHES and other.get(key) != flat[key] for other in relatives)]
-    varied += [
+    same = [_flat(other) for other in others if other["method"] == config["method"]]
+    named = {"method", *(f"options.{name}" for name in (*SWITCHES, "projection") if config["method"] == "space")}
+    varied = [
         key
         for key in flat
-        if key not in varied
-        and key != "method"
-        and not key.startswith("options.")
-        and any(o.get(key) != flat[key] for o in strangers)
+        if key not in named
+        and any(other.get(key) != flat[key] for other in (same if key.startswith("options.") else map(_flat, others)))
     ]
     text = ", ".join(_told(key.split(".")[-1], flat[key]) for key in varied)
     return f"{family}{f': {text}' if text else ''}"
@@ -157,9 +172,9 @@ def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
 def _told(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return name if value else f"not {name}"
-    if isinstance(value, Mapping):
-        return f"{name} {' '.join(f'{key} {entry:g}' for key, entry in value.items())}"
-    return f"{name} {value if isinstance(value, str) else as_toml(value)}"
+    if isinstance(value, Mapping) and value and not any(isinstance(entry, Mapping) for entry in value.values()):
+        return f"{name} {' '.join(f'{key} {entry}' for key, entry in value.items())}"
+    return f"{name} {'none' if value is None or value == {} else value if isinstance(value, str) else as_toml(value)}"
 
 
 def energy(result: Result, number: int, kind: str = "network", how: str = "modelled", batch: str = BATCH) -> float:
@@ -226,12 +241,21 @@ def numbers(arms: Sequence[Arm]) -> tuple[list[str], list[list[str]]]:
     return ["method", *titles, "runs"], rows
 
 
+def judged(arms: Sequence[Arm]) -> str:
+    """Which data accuracy was measured on."""
+    kinds = {arm.results[0]["config"]["judge"] for arm in arms}
+    return {"test": "test", "valid": "validation"}[kinds.pop()] if len(kinds) == 1 else "test or validation"
+
+
 def title(arms: Sequence[Arm]) -> str:
-    first = arms[0].results[0]["config"]
-    limit = {arm.results[0]["config"]["limit"] for arm in arms}
-    more = f", {limit.pop()} images a class" if len(limit) == 1 and limit != {None} else ""
-    tasks = {len(arm.tasks) for arm in arms}
-    return f"{Path(first['benchmark']).name}, {'/'.join(map(str, sorted(tasks)))} tasks, recipe {first['recipe']}{more}"
+    """What all arms have in common."""
+    configs = [arm.results[0]["config"] for arm in arms]
+    parts = [Path(configs[0]["benchmark"]).name]
+    tasks, recipes, limits = ({len(arm.tasks) for arm in arms}, *({c[key] for c in configs} for key in ("recipe", "limit")))
+    parts += [f"{tasks.pop()} tasks"] if len(tasks) == 1 else []
+    parts += [f"recipe {recipes.pop()}"] if len(recipes) == 1 else []
+    parts += [f"{limits.pop()} images a class"] if len(limits) == 1 and limits != {None} else []
+    return ", ".join(parts) + ("" if judged(arms) == "test" else f": {judged(arms)} data")
 
 
 def remarks(arms: Sequence[Arm]) -> str:
@@ -239,12 +263,10 @@ def remarks(arms: Sequence[Arm]) -> str:
     seeds = max(len(arm.results) for arm in arms)
     spread = "Mean ± standard deviation over seeds. " if seeds > 1 else ""
     how = how_known(arms)
-    told = f"modelled ({MODEL})" if how == "modelled" else f"measured ({_meter(arms)})"
+    meters = {str(arm.results[0]["tasks"][0]["costs"]["network"].get("measured", {}).get("meter")) for arm in arms}
+    told = f"modelled ({MODEL})" if how == "modelled" else f"measured ({', '.join(sorted(meters))})"
     return (
-        f"{spread}Network size: parameters of all tasks' networks together over those of one full backbone. "
-        f"Energy: of one inference at batch {BATCH}, {told}, over the full network's; mean over tasks."
+        f"{spread}Accuracy on {judged(arms)} data. Network size: parameters of all tasks' networks together over those of one "
+        f"full backbone. Energy: of one inference at batch {BATCH}, {told}, over that of the full network, which STL runs; "
+        "mean over tasks. Training time: of each run, which may have shared the machine with others."
     )
-
-
-def _meter(arms: Sequence[Arm]) -> str:
-    return str(arms[0].results[0]["tasks"][0]["costs"]["network"]["measured"]["meter"])

@@ -216,18 +216,23 @@ class SPACE:
             first = core.keep(0) if core.own else keep
             other = self.projection and bool(held.any())
             plain = [analyse(covariance, held, projection=False) for covariance in covariances] if other else spectra
-            told = {
-                "threshold": thresholds[most],
+            counted = {
                 "core": int(held.sum()),
                 "new": count,
                 "new_without_projection": max(s.needed(t) for s, t in zip(plain, thresholds)),
+            }
+            told = {
+                "threshold": thresholds[most],
                 "first_core": round(share(covariances[most], first[group.units]), 5),
                 "kept": round(share(covariances[most], keep[group.units]), 5),
                 **spectra[most].told(),
             }
             for layer in group.layers:
-                if layer not in found["spectrum"] or found["spectrum"][layer]["new"] < count:
-                    found["spectrum"][layer] = told
+                lanes = int(torch.isin(channels.layers[layer], group.units).sum()) // len(group.units)  # channels of a unit
+                seen = _in_channels(counted | told, lanes)
+                if layer in found["spectrum"]:
+                    seen = _together(found["spectrum"][layer], seen)
+                found["spectrum"][layer] = seen
                 values = {
                     "explained": min(spectrum.explained(count) for spectrum in spectra),
                     "core_ratio": min(spectrum.core_ratio for spectrum in spectra) if bool(held.any()) else 0.0,
@@ -245,6 +250,20 @@ class SPACE:
                 stacklevel=6,
             )
         return job.trainer.fabric.broadcast(keep), found
+
+
+def _in_channels(seen: dict[str, Any], lanes: int) -> dict[str, Any]:
+    """What was seen of units, for a layer of which every unit has so many channels."""
+    counts = {key: lanes * seen[key] for key in ("core", "new", "new_without_projection")}
+    lists = {"filters": [lanes * n for n in seen["filters"]], "needed": {k: lanes * n for k, n in seen["needed"].items()}}
+    return seen | counts | lists
+
+
+def _together(one: dict[str, Any], two: dict[str, Any]) -> dict[str, Any]:
+    """What was seen of a layer whose channels form several groups: counts added up, the rest of the one that grew most."""
+    counts = {key: one[key] + two[key] for key in ("core", "new", "new_without_projection")}
+    needed = {key: one["needed"][key] + two["needed"][key] for key in one["needed"]}
+    return (one if one["new"] >= two["new"] else two) | counts | {"needed": needed}
 
 
 def _is_share(value: Any) -> bool:
