@@ -6,6 +6,7 @@ import re
 import shutil
 import statistics
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -345,6 +346,17 @@ def test_tied_layers_share_a_panel(tmp_path):
     sections = {section.name: section for section in report.compose(arms)}
     for name in ("filters", "core", "spectrum"):
         assert [panel.title for panel in sections[name].figures[0].panels] == ["one + 1 tied", "three"]
+
+
+def test_the_example_in_the_docs_is_what_its_results_give():
+    folder = Path(__file__).parent.parent / "docs" / "example-report"
+    arms, left = summary.read(folder)
+    assert left == []
+    titles, rows = summary.table(arms)
+    page = (folder / "report.html").read_text()
+    for row in rows:
+        assert f"<th scope=row>{row[0]}</th>{''.join(f'<td>{cell}</td>' for cell in row[1:])}" in page
+    assert report._as_markdown(titles, rows) in (folder / "README.md").read_text()
 
 
 # -- the page in a browser ---------------------------------------------------------------------------------------------

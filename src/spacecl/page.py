@@ -36,14 +36,14 @@ def page(title: str, sections: Sequence[Section]) -> str:
 
 
 def _section(section: Section) -> str:
-    parts = [f'<section id="{section.name}">', f"<h2>{escape(section.title)}</h2>"]
+    notes = [f"<p>{escape(note)}</p>" for note in section.notes]
     tables = [
         _folded(f"Table: {name.replace('-', ' ')}", name in section.folded_tables, _table(name, titles, rows))
         for name, titles, rows in section.tables
     ]
     figures = [_folded(figure.title, figure.name in section.folded_figures, _figure(figure)) for figure in section.figures]
-    parts += tables + figures if section.name == "table" else figures + tables
-    parts[2:2] = [f"<p>{escape(note)}</p>" for note in section.notes]
+    body = [*tables, *notes, *figures] if section.name == "table" else [*notes, *figures, *tables]  # the answer comes first
+    parts = [f'<section id="{section.name}">', f"<h2>{escape(section.title)}</h2>", *body]
     for what, command in section.commands:
         parts.append(
             f"<figure class=command><figcaption>{escape(what)}</figcaption><pre>{escape(shlex.join(command))}</pre></figure>"
