@@ -216,7 +216,7 @@ def _energy_section(arms: Sequence[Arm], looks: dict[str, int]) -> Section:
         "HAT run as networks that are narrowed for real; methods with masks of single weights (PackNet) run the full network "
         "and are charged for it; masks are applied when a task is loaded and not counted.",
         "The table has what each task's network costs, averaged over tasks and seeds: parameters, multiply-adds, bytes moved "
-        "and peak memory are counted; latency is measured (median, and quartiles of the blocks that it was timed in) on "
+        "and peak memory are counted; latency is measured (median and quartiles of many single inferences) on "
         f"{_machines(arms)}; energy as labelled.",
     ]
     return Section(
