@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from spacecl.spectrum import analyse, pivot, pseudo_inverse, regress
+from spacecl.spectrum import analyse, pivot, pseudo_inverse, regress, share
 
 
 def filters_by_the_paper(activations: np.ndarray, core: int, threshold: float, projection: bool = True) -> int:
@@ -135,3 +135,31 @@ def test_pseudo_inverse_and_regression_agree_with_numpy():
     centred = rows - rows.mean(0)
     expected = np.linalg.lstsq(centred[:, :3], centred[:, 3:], rcond=None)[0].T
     np.testing.assert_allclose(regress(matrix, removed, kept), expected, atol=1e-5)
+
+
+def test_the_share_of_some_channels_is_what_a_regression_on_them_explains():
+    rows = torch.randn(400, 6, dtype=torch.float64) @ torch.randn(6, 9, dtype=torch.float64)  # nine channels, six dimensions
+    rows = rows - rows.mean(0)
+    for some in ([0], [0, 4], [1, 3, 5, 7]):
+        mask = torch.zeros(9, dtype=torch.bool)
+        mask[some] = True
+        left = rows - rows[:, some] @ torch.linalg.lstsq(rows[:, some], rows).solution
+        explained = 1 - float(left.square().sum() / rows.square().sum())
+        assert 0.1 < explained < 0.99
+        assert share(rows.T @ rows / 399, mask) == pytest.approx(explained)
+    assert share(rows.T @ rows / 399, torch.ones(9, dtype=torch.bool)) == pytest.approx(1)
+    assert share(torch.zeros(3, 3), torch.tensor([True, False, False])) == 1
+    assert share(rows.T @ rows / 399, torch.zeros(9, dtype=torch.bool)) == 0
+
+
+def test_a_spectrum_tells_what_it_is_asked():
+    spectrum = analyse(torch.diag(torch.tensor([4.0, 3.0, 2.0, 1.0])), torch.zeros(4, dtype=torch.bool))
+    told = spectrum.told()
+    assert told["filters"] == [0, 1, 2, 3, 4]
+    assert told["explained"] == pytest.approx([0, 0.4, 0.7, 0.9, 1])
+    assert told["needed"]["0.7"] == 2
+    assert told["needed"]["0.85"] == 3
+    assert told["needed"]["0.999"] == 4
+    many = analyse(torch.eye(500), torch.zeros(500, dtype=torch.bool)).told(points=20)
+    assert len(many["filters"]) <= 21
+    assert (many["filters"][0], many["filters"][-1]) == (0, 500)

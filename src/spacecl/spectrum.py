@@ -91,6 +91,8 @@ def share(covariance: Tensor, some: Tensor) -> float:
     total = float(covariance.diagonal().sum())
     if not total > 0:
         return 1.0
+    if not bool(some.any()):
+        return 0.0
     across = covariance[:, some]
     explained = (across @ pseudo_inverse(covariance[some][:, some]) * across).sum()
     return min(1.0, max(0.0, float(explained) / total))
