@@ -26,6 +26,11 @@ def spacecl(*arguments, **environment):
     )
 
 
+def started(*arguments):
+    command = [sys.executable, "-m", "spacecl", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
 def planned(tmp_path, *arguments):
     """The settings of every run that a command would make, by its folder."""
     options = cli.parser().parse_args(["compare", "permuted-digits", "--out", str(tmp_path), *arguments])
@@ -230,9 +235,7 @@ def test_a_killed_process_is_told_of_and_the_rest_is_done(tmp_path):
         "--out",
         str(out),
     ]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "spacecl", *arguments, "--jobs", "2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = started(*arguments, "--jobs", "2")
     victim = wait_for(lambda: next((pid for pid, line in processes() if str(out / "space") in line), None))
     wait_for((out / "space" / "seed0" / "metrics.jsonl").exists)
     os.kill(victim, signal.SIGKILL)
@@ -257,9 +260,7 @@ def test_ended_by_a_signal_it_ends_its_runs_and_goes_on_later(tmp_path):
         "--out",
         str(out),
     ]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "spacecl", *arguments, "--jobs", "2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = started(*arguments, "--jobs", "2")
     wait_for(lambda: len([line for _, line in processes() if str(out) in line and "--resume" in line]) == 2)
     wait_for(lambda: len(list(out.rglob("metrics.jsonl"))) == 2)
     process.send_signal(signal.SIGTERM)
