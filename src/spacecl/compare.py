@@ -24,7 +24,7 @@ from .config import Config
 from .errors import ConfigError
 from .folder import alone, short_name
 from .progress import clock, wanted
-from .run import measure
+from .run import is_measured, measure
 from .summary import ORDER, is_run
 
 _GIGABYTES = 3  # that a run of ours may take, with what is read of the data
@@ -56,12 +56,8 @@ def methods_arms(names: str) -> Arms:
     return {name: {"method": name} for name in dict.fromkeys(chosen)}
 
 
-OURS = {
-    "activations": "post",
-    "selection": "pivoted",
-    "freeze": "subnet",
-    "compensate": True,
-}  # in place of the paper's choices
+# In place of the paper's choices.
+OURS = {"activations": "post", "selection": "pivoted", "freeze": "subnet", "compensate": True}
 
 
 def preset_arms(preset: str, given: Mapping[str, Any]) -> Arms:
@@ -214,7 +210,8 @@ def compare(
                 if outcome["problem"] is not None:
                     failed.append(f"{cell.name}: {outcome['problem']}")
                 say(f"{number:>3}/{len(cells)}  {cell.name}: {told}")
-        done = [folder for folder in folders if (folder / "result.json").exists() and not _has_costs(folder)]
+        results = [folder / "result.json" for folder in folders]
+        done = [f.parent for f in results if f.exists() and not is_measured(json.loads(f.read_text()))]
         for number, folder in enumerate(done, 1):
             name = folder.relative_to(top)
             say(f"Measuring inference, {number}/{len(done)}: {name}")
@@ -237,11 +234,6 @@ def _told(cell: Cell, outcome: Outcome, engine: str) -> str:
     found = json.loads(result.read_text())
     place = f", on {outcome['where']}" if engine == "ray" else ""
     return f"{found['average_accuracy']:.2%}, size {found['size']:.3f} ({clock(found['seconds']['total'])}){place}"
-
-
-def _has_costs(folder: Path) -> bool:
-    tasks = json.loads((folder / "result.json").read_text())["tasks"]
-    return all("measured" in cost for task in tasks for cost in task.get("costs", {}).values())
 
 
 def _room(jobs: int | None, runs: int, engine: str) -> tuple[int, int]:

@@ -40,13 +40,13 @@ def counted(module: nn.Module, example: Tensor) -> Cost:
     (58, 48, {'weights': 232, 'activations': 152})
     """
     operations = multiply_adds(module, example)
-    traffic = _watched(module, example, 1)
-    weights, activations = traffic.weights, traffic.activations
+    watched = {batch: _watched(module, example, batch) for batch in BATCHES}
+    weights, activations = watched[1].weights, watched[1].activations
     return {
         "parameters": sum(parameter.numel() for parameter in module.parameters()),
         "multiply_adds": operations,
         "traffic": {"weights": weights, "activations": activations},
-        "peak_memory": {str(batch): _watched(module, example, batch).peak for batch in BATCHES},
+        "peak_memory": {str(batch): found.peak for batch, found in watched.items()},
         "energy_modelled": {
             str(batch): MULTIPLY_ADD * operations + DRAM * weights / batch + SRAM * activations for batch in BATCHES
         },

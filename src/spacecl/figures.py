@@ -134,7 +134,7 @@ def _draw(ax: Any, panel: Panel, prefix: str = "") -> dict[str, Sequence[str]]:
     """Draw a panel; return the texts of the points by the name of the mark that has them."""
     tips: dict[str, Sequence[str]] = {}
     for number, series in enumerate(map(_below_top, panel.series) if panel.saturating else panel.series):
-        colour = COLOURS[series.look % len(COLOURS)][0]
+        colour = _line(series)["color"]
         if series.kind == "bar":
             bars = ax.bar(series.x, series.y, 0.7, bottom=series.base or None, color=colour, label=_shown(series.label))
             for place, bar in enumerate(bars):
@@ -277,9 +277,8 @@ def key(series: Series, mark: str) -> str:
         from matplotlib.patches import Rectangle
 
         canvas = Canvas(figsize=(0.32, 0.14))
-        colour = COLOURS[series.look % len(COLOURS)][0]
         if series.kind == "bar":
-            canvas.add_artist(Rectangle((0.1, 0.1), 0.8, 0.8, color=colour))
+            canvas.add_artist(Rectangle((0.1, 0.1), 0.8, 0.8, color=_line(series)["color"]))
         else:
             canvas.add_artist(Line2D([0, 0.5, 1], [0.5] * 3, markevery=[1], **_line(series)))
         return _page_svg(_as_svg(canvas, {}), series.label, mark)

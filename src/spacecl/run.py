@@ -147,13 +147,11 @@ def _result(
     tests = {row["after"]: row for row in journal.rows if row["kind"] == "test"}
     rows = [tests[after]["accuracy"] for after in range(1, len(tasks) + 1)]
     matrix = [[row.get(task.name) for task in tasks] for row in rows]
+    dense = {classes: counted(learner.given(classes), example) for classes in {count["classes"] for count in counts}}
     listed = []
     for number, (task, count) in enumerate(zip(tasks, counts)):
         record = learner.records[task.name]
-        costs = {
-            "network": counted(learner.subnet(task.name), example),
-            "dense": counted(learner.given(record.classes), example),
-        }
+        costs = {"network": counted(learner.subnet(task.name), example), "dense": dict(dense[count["classes"]])}
         listed.append(
             {
                 "name": task.name,
@@ -210,12 +208,17 @@ def measure(out: str | os.PathLike[str]) -> dict[str, Any]:
     folder = Path(out)
     with alone(folder):
         result = json.loads((folder / "result.json").read_text())
-        if not all("measured" in cost for task in result["tasks"] for cost in task["costs"].values()):
+        if not is_measured(result):
             example = store.load(folder / "model")[1]["core"]["example"]
             learner = _learner(Config.from_json(result["config"]), folder, example, result["tasks"][0]["classes"])
             _measure_costs(learner, result, example)
             store.write_whole(folder / "result.json", json.dumps(result, indent=1).encode())
     return result
+
+
+def is_measured(result: Mapping[str, Any]) -> bool:
+    """Whether nothing is left to measure; a result of an older version has no costs."""
+    return all("measured" in cost for task in result["tasks"] for cost in task.get("costs", {}).values())
 
 
 def _measure_costs(learner: Learner, result: dict[str, Any], example: Tensor) -> None:
