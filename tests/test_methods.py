@@ -13,6 +13,7 @@ from models import FAMILIES, tasks
 
 import spacecl
 from spacecl import ConfigError, Learner, Recipe, Task, run
+from spacecl.blueprint import laid_out
 from spacecl.config import resolve
 from spacecl.costs import multiply_adds
 from spacecl.methods import METHODS
@@ -101,7 +102,7 @@ def test_a_method_attaches_to_every_family_of_models(method, family):
     x = stream[0][0][:7]
     for task in learner.tasks:
         with torch.no_grad():
-            assert torch.equal(learner.subnet(task)(x), learner.logits(x, task))
+            assert torch.equal(learner.subnet(task)(laid_out(x, learner._channels_last)), learner.logits(x, task))
 
 
 @every_method

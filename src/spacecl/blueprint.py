@@ -27,6 +27,7 @@ class Blueprint:
     example: Tensor
     shared: tuple[str, ...]
     channels: Channels
+    channels_last: bool = False  # whether it can be trained and asked in that memory format, the faster one on CPUs
 
     @property
     def head(self) -> str:
@@ -42,8 +43,11 @@ class Blueprint:
 
     def taken(self, module: nn.Module) -> Tensors:
         """The tensors of a trained network as the core keeps them: in the user's own precision, in main memory."""
-        given = self.tensors()
-        return {name: tensor.to("cpu", given[name].dtype, copy=True) for name, tensor in tensors_of(module).items()}
+        given, plain = self.tensors(), torch.contiguous_format
+        return {
+            name: tensor.to("cpu", given[name].dtype, copy=True, memory_format=plain)
+            for name, tensor in tensors_of(module).items()
+        }
 
     def build(self, tensors: Mapping[str, Tensor]) -> nn.Module:
         """A network of its own with these tensors, in training mode."""
@@ -84,10 +88,21 @@ def tensors_of(module: nn.Module) -> Tensors:
     return {name: tensor.detach() for name, tensor in [*module.named_parameters(), *module.named_buffers()]}
 
 
-def ask(module: nn.Module, x: Tensor) -> Tensor:
-    """A module's answer to inputs that may lie elsewhere or have another precision."""
+def laid_out(x: Tensor, channels_last: bool) -> Tensor:
+    """A batch in the memory format that a network is fed in; only images have the choice."""
+    return x.contiguous(memory_format=torch.channels_last if channels_last and x.dim() == 4 else torch.contiguous_format)
+
+
+def lay(module: nn.Module, channels_last: bool) -> nn.Module:
+    """Give a network's weights a memory format, in place; what it computes then follows them."""
+    return module.to(memory_format=torch.channels_last if channels_last else torch.contiguous_format)  # type: ignore[call-overload]
+
+
+def ask(module: nn.Module, x: Tensor, channels_last: bool = False) -> Tensor:
+    """A module's answer to inputs that may lie elsewhere, have another precision or another memory format."""
     parameter = next(module.parameters())
-    return module(x.to(parameter.device, parameter.dtype if x.is_floating_point() else x.dtype))
+    x = x.to(parameter.device, parameter.dtype if x.is_floating_point() else x.dtype)
+    return module(laid_out(x, channels_last))
 
 
 def rebuild(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:

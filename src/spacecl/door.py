@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from .blueprint import Blueprint, check_head, rebuild, tensors_of
+from .blueprint import Blueprint, check_head, laid_out, lay, rebuild, tensors_of
 from .channels import Channels, Tensors, trace
 from .errors import ConfigError, SpaceWarning, UnsupportedModelError
 from .graph import first_line, matches, source_of_exception
@@ -57,7 +57,7 @@ def admit(model: nn.Module, example: Tensor, head: str | None = None, shared: Se
             SpaceWarning,
             stacklevel=3,
         )
-    return Blueprint(module, example, tuple(shared), channels)
+    return Blueprint(module, example, tuple(shared), channels, _takes_channels_last(module, example))
 
 
 def check(module: nn.Module, example: Tensor, channels: Channels) -> Channels:
@@ -77,6 +77,28 @@ def check(module: nn.Module, example: Tensor, channels: Channels) -> Channels:
             f"Share some of these layers between all tasks with shared=[...]: {', '.join(channels.layers)}."
         )
     return channels
+
+
+def _takes_channels_last(module: nn.Module, example: Tensor) -> bool:
+    """Whether a model with convolutions of images runs, and computes the same, with pixels instead of channels in rows.
+
+    One that calls view() on what a convolution gives does not.
+    """
+    if not any(isinstance(layer, nn.Conv2d) for layer in module.modules()):
+        return False
+    x = example.expand(2, *example.shape[1:])
+    x = torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).to(x) if x.is_floating_point() else x
+    network = lay(rebuild(module, {}), channels_last=True)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        try:
+            network(laid_out(x, True))
+            network = rebuild(module, {}).eval()
+            expected = network(laid_out(x, False))
+            found = lay(network, channels_last=True)(laid_out(x, True))
+        except Exception:
+            return False
+    scale = expected.abs().max().clamp(min=1e-12)
+    return found.shape == expected.shape and bool((found - expected).abs().max() <= _CLOSE * scale)
 
 
 def _copied(model: nn.Module) -> nn.Module:

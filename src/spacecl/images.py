@@ -128,7 +128,7 @@ def augmented(x: Tensor, how: str) -> Tensor:
         rows, columns = rows + torch.arange(high, device=x.device), columns + torch.arange(wide, device=x.device)
         images = torch.arange(len(x), device=x.device)[:, None, None]
         moved = F.pad(x, (SHIFT,) * 4)[images, :, rows[:, :, None], columns[:, None, :]]  # (images, rows, columns, channels)
-        x = moved.permute(0, 3, 1, 2).contiguous()
+        x = moved.permute(0, 3, 1, 2)
     return x
 
 

@@ -193,7 +193,8 @@ class Learner:
         number = len(self._records)
         seed = task_seed(self.seed, number)
         recipe = recipe or Recipe()
-        trainer = Trainer(self.fabric, recipe, seed, f"{task.name}:", self.progress, on_epoch=on_epoch)
+        title = f"{task.name}:"
+        trainer = Trainer(self.fabric, recipe, seed, self._channels_last, title, self.progress, on_epoch=on_epoch)
         with seeded(seed):
             train, valid, classes = prepare(task, self._core.blueprint.example, torch.Generator().manual_seed(seed))
             torch.manual_seed(seed)  # however much was drawn while the data was read
@@ -203,7 +204,7 @@ class Learner:
             before = tuple(self._data[name] for name in self._records) if self._method.needs_data else ()
             core, found = learn(self._core, Job(task.name, train, valid, classes, trainer, before))
             network = core.network(number).to(self.fabric.device)
-            accuracy = evaluate(network, valid, self.fabric)
+            accuracy = evaluate(network, valid, self.fabric, self._channels_last)
         record = TaskRecord(
             name=task.name,
             classes=classes,
@@ -269,7 +270,7 @@ class Learner:
         if problem:
             raise DataError(f"Task {task!r}: {problem}")
         with torch.no_grad():
-            return torch.cat([ask(network, part) for part in x.split(1024)]).to(x.device)
+            return torch.cat([ask(network, part, self._channels_last) for part in x.split(1024)]).to(x.device)
 
     def predict(self, x: Tensor, task: str | Sequence[str]) -> Tensor:
         """The labels of some inputs, all of one task or with one task's name per row."""
@@ -295,7 +296,7 @@ class Learner:
                 raise DataError(
                     f"Task {task!r}, data: the label {largest} is outside its {classes} classes, 0 to {classes - 1}."
                 )
-            return evaluate(network, checked, self.fabric)
+            return evaluate(network, checked, self.fabric, self._channels_last)
 
     def subnet(self, task: str) -> nn.Module:
         """A task's network as a plain, physically small module of its own, in eval mode."""
@@ -322,6 +323,11 @@ class Learner:
         if task not in self._networks:
             self._networks[task] = self._core.network(number).to(self.fabric.device)
         return self._networks[task]
+
+    @property
+    def _channels_last(self) -> bool:
+        """Whether networks are trained and asked in that memory format: what a GPU gains by it, cuDNN does by itself."""
+        return self._core.blueprint.channels_last and self.fabric.device.type == "cpu"
 
     # -- keeping --------------------------------------------------------------------------------------------------
 

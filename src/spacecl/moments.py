@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 _READS = {F.linear, F.conv1d, F.conv2d, F.conv3d}
-_ROWS = 1 << 15  # rows of one float32 product, so that its rounding stays far below any threshold
+_ROWS = 1 << 12  # rows of one float32 product: its rounding stays far below any threshold, and they stay in the cache
 
 
 class Moments:
@@ -45,7 +45,8 @@ class Moments:
         if not self.count:
             self.shift = rows.mean(0)
         self.count += len(rows)
-        for part in (rows - self.shift).split(_ROWS):
+        for part in rows.split(_ROWS):
+            part = part - self.shift
             self.total += part.sum(0).cpu()
             self.second += (part.mT @ part).cpu()
 
@@ -89,10 +90,15 @@ class _Watch(TorchFunctionMode):
 
 def rows_at(place: Place, activation: Tensor) -> Tensor:
     """The samples of a place's units in an activation, of shape (samples, units)."""
-    channels = activation.detach().movedim(place.dim, 0)
+    activation = activation.detach()
     columns = place.columns.mT.to(activation.device)  # (units, occurrences)
-    if not torch.equal(columns.flatten(), torch.arange(len(channels), device=columns.device)):
-        channels = channels[columns]
+    if torch.equal(columns.flatten(), torch.arange(activation.shape[place.dim], device=columns.device)):
+        rows = activation.movedim(place.dim, -1)
+        if columns.shape[1] == 1 and rows.is_contiguous():  # as they lie, such as images that are channels-last
+            return rows.reshape(-1, len(columns))
+        channels = activation.movedim(place.dim, 0)
+    else:
+        channels = activation.movedim(place.dim, 0)[columns]
     return channels.reshape(len(place.units), -1).mT  # channel by channel in memory: one copy, and a fast product
 
 

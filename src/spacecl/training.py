@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .blueprint import ask, tensors_of
+from .blueprint import ask, laid_out, lay, tensors_of
 from .checkpoint import Keeper, part, randomness, restore_randomness
 from .errors import ConfigError, TrainingError
 from .images import augmented
@@ -36,6 +36,7 @@ class Trainer:
     fabric: Fabric
     recipe: Recipe
     seed: int
+    channels_last: bool = False  # the memory format to train in
     title: str = ""
     show: Progress = None
     keeper: Keeper | None = None
@@ -66,6 +67,7 @@ class Trainer:
         if recipe.epochs == 0:
             module.to(fabric.device)
             return []
+        lay(module, self.channels_last)
         optimizer = make_optimizer(recipe, module)
         running, stepper = fabric.setup(module, optimizer)
         order = torch.Generator().manual_seed(self.seed)
@@ -86,7 +88,7 @@ class Trainer:
                 module.train()
                 for x, y in shards(train.batches(recipe.batch_size, order), fabric):
                     x = _augmented(train.finish(x), recipe, title)
-                    x = x.detach().to(dtype) if x.is_floating_point() else x
+                    x = laid_out(x.detach().to(dtype) if x.is_floating_point() else x, self.channels_last)
                     value = (loss or cross_entropy)(running, x, y)
                     fabric.backward(value)
                     if before_step is not None:
@@ -108,7 +110,7 @@ class Trainer:
                         "Nothing was committed; the learner is as it was. "
                         f"Lower the learning rate (lr={recipe.lr}) or check the scale of the inputs."
                     )
-                accuracy, error = validate(module) if validate else score(module, valid, fabric)
+                accuracy, error = validate(module) if validate else score(module, valid, fabric, self.channels_last)
                 rate = optimizer.param_groups[0]["lr"]
                 if recipe.schedule == "plateau":
                     state.schedule.step(error)  # type: ignore[call-arg,arg-type]
@@ -126,6 +128,7 @@ class Trainer:
                     tensor.copy_(state.best[name])
                 if fabric.world_size > 1:  # running statistics are each process's own
                     tensor.copy_(fabric.broadcast(tensor))
+        lay(module, channels_last=False)
         return state.history
 
     def _tell(self, row: Row) -> None:
@@ -183,9 +186,13 @@ class _Phase:
         for name, tensor in tensors_of(self.module).items():
             tensor.copy_(module[name])
         numbers: dict[int, dict[str, Tensor]] = {}
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         for key, value in part(tensors, "optimizer").items():
-            parameter, name = key.split(".", 1)
-            numbers.setdefault(int(parameter), {})[name] = value
+            index, name = key.split(".", 1)
+            like = parameters[int(index)]
+            if value.shape == like.shape:
+                value = torch.empty_like(like, dtype=value.dtype).copy_(value)  # in the parameter's memory format
+            numbers.setdefault(int(index), {})[name] = value
         groups = self.optimizer.state_dict()["param_groups"]
         for group, rate in zip(groups, body["rates"]):
             group["lr"] = rate
@@ -218,7 +225,10 @@ def hold(module: nn.Module, held: Mapping[str, Tensor]) -> Hook | None:
     def put_back(module: nn.Module) -> None:
         if not places:  # only now do the tensors lie where training has moved them
             found = tensors_of(module)
-            places.extend((found[n], held[n].to(found[n].device), value.to(found[n])) for n, value in saved.items())
+            for name, value in saved.items():
+                like = found[name]  # the same memory format, so that all are read in one go
+                mask = torch.empty_like(like, dtype=torch.bool).copy_(held[name])
+                places.append((like, mask, torch.empty_like(like).copy_(value)))
         for tensor, mask, value in places:
             torch.where(mask, value, tensor, out=tensor)
 
@@ -229,13 +239,15 @@ def cross_entropy(module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(module(x), y)
 
 
-def evaluate(module: nn.Module, data: Data, fabric: Fabric) -> float:
+def evaluate(module: nn.Module, data: Data, fabric: Fabric, channels_last: bool = False) -> float:
     """The share of examples that a module labels rightly, in eval mode."""
-    return score(module, data, fabric)[0]
+    return score(module, data, fabric, channels_last)[0]
 
 
 @torch.no_grad()
-def score(module: nn.Module, data: Data, fabric: Fabric, classes: slice = slice(None)) -> tuple[float, float]:
+def score(
+    module: nn.Module, data: Data, fabric: Fabric, channels_last: bool = False, classes: slice = slice(None)
+) -> tuple[float, float]:
     """The share of examples that a module labels rightly and its mean cross-entropy, in eval mode.
 
     `classes` are those of the module's classes that the labels number, if not all.
@@ -245,7 +257,7 @@ def score(module: nn.Module, data: Data, fabric: Fabric, classes: slice = slice(
     sums = torch.zeros(3, dtype=torch.float64)
     for number, (x, y) in enumerate(data.batches(256)):
         if number % fabric.world_size == fabric.global_rank:
-            logits = ask(module, data.finish(x.to(fabric.device)))[:, classes].float()
+            logits = ask(module, data.finish(x.to(fabric.device)), channels_last)[:, classes].float()
             y = y.to(logits.device, torch.int64)
             hits, errors = (logits.argmax(1) == y).sum(), F.cross_entropy(logits, y, reduction="sum")
             sums += torch.stack(

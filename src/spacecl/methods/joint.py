@@ -55,7 +55,7 @@ class Joint:
             return F.cross_entropy(logits.masked_fill(~together[y], float("-inf")), y)
 
         def validate(module: nn.Module) -> tuple[float, float]:
-            found = [score(module, valid, fabric, span) for (_, valid), span in zip(parts, spans)]
+            found = [score(module, valid, fabric, job.trainer.channels_last, span) for (_, valid), span in zip(parts, spans)]
             counts = [len(valid) for _, valid in parts]
             accuracy, error = (sum(n * value for n, value in zip(counts, values)) / sum(counts) for values in zip(*found))
             return accuracy, error

@@ -84,7 +84,7 @@ class LwF:
             return value
 
         def validate(module: nn.Module) -> tuple[float, float]:
-            return score(module, job.valid, trainer.fabric, slice(old, None))
+            return score(module, job.valid, trainer.fabric, trainer.channels_last, slice(old, None))
 
         recipe = trainer.recipe.over(plan["train"])
         history += trainer.fit(module, job.train, job.valid, recipe=recipe, loss=loss, validate=validate)

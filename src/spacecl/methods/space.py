@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from ..blueprint import lay
 from ..channels import Channels, Group, Place
 from ..compensation import compensated
 from ..core import Core
@@ -53,6 +55,7 @@ class SPACE:
     selection: str = "pivoted"  # keep the filters that explain most, or the "first" ones (the paper)
     freeze: str = "subnet"  # fix what committed tasks use, or whole "filters" with all their weights (the paper)
     compensate: bool = True  # give the readers of removed channels what the kept ones say of them
+    offer: float = 1.0  # the share of a layer's free channels with which a task is trained
     samples: int | None = None  # training examples to analyse; default: at least 1,000, and ten per neuron
     on_full: str = "continue"  # when a layer has no free channel: learn with what is there, raise an "error", or "grow"
     growth: float = 1.5  # by which factor every layer gets more channels when the network grows
@@ -76,10 +79,14 @@ class SPACE:
                 wrong.append(f"{name}={getattr(self, name)!r} must be True or False")
         if self.samples is not None and not (isinstance(self.samples, Integral) and int(self.samples) >= 2):
             wrong.append(f"samples={self.samples!r} must be a whole number, at least 2")
-        wrong += faults({"growth": self.growth}, {"growth": number(lambda v: v > 1, "above 1")})
+        wrong += faults(
+            {"growth": self.growth, "offer": self.offer},
+            {"growth": number(lambda v: v > 1, "above 1"), "offer": number(lambda v: 0 < v <= 1, "above 0 and at most 1")},
+        )
         if wrong:
             raise ConfigError(f"SPACE cannot be used like this: {'; '.join(wrong)}.")
         object.__setattr__(self, "growth", float(self.growth))
+        object.__setattr__(self, "offer", float(self.offer))
         object.__setattr__(self, "samples", None if self.samples is None else int(self.samples))
         object.__setattr__(self, "variance", _plain(self.variance))  # numbers of any library, so that JSON can hold them
         object.__setattr__(self, "task_variance", {task: _plain(value) for task, value in self.task_variance.items()})
@@ -125,9 +132,14 @@ class SPACE:
         """Train with the core held, measure what is new, keep that much, retrain, commit (algorithm 1)."""
         full = core.channels.full(core.committed)
         core = self._make_room(core, job, full)
-        module = core.blueprint.build(core.start(job.classes))
-        held = core.held(self.freeze)
+        channels, start = core.channels, core.start(job.classes)
+        offered = self._offered(core)
+        module = core.blueprint.build(channels.gather(start, offered))
+        held = channels.gather(core.held(self.freeze), offered)
         history = job.trainer.fit(module, job.train, job.valid, phase="train", after_step=hold(module, held))
+        if not bool(offered.all()):  # channels that were not offered are dead
+            dead = {name: tensor if name in channels.own else torch.zeros_like(tensor) for name, tensor in start.items()}
+            module = core.blueprint.build(channels.scatter(core.blueprint.taken(module), offered, dead))
         core, found = self.compress(core, module, job)
         found |= told([*history, *found["history"]], analyse=found["seconds"]["analyse"])
         grown = bool(full) and self.on_full == "grow"
@@ -149,6 +161,14 @@ class SPACE:
         history = job.trainer.fit(small, job.train, job.valid, phase="retrain", recipe=recipe, after_step=hold(small, narrow))
         done = core.commit(core.blueprint.taken(small), keep)
         return done, found | told(history, analyse=analysed)
+
+    def _offered(self, core: Core) -> Tensor:
+        """The units that a task is trained with: the core's, and the first so many of each group's free ones."""
+        offered = core.committed.clone()
+        for group in core.channels.groups:
+            free = group.units[~offered[group.units]]
+            offered[free[: math.ceil(self.offer * len(free))]] = True
+        return offered
 
     def _make_room(self, core: Core, job: Job, full: list[str]) -> Core:
         if not full:
@@ -177,6 +197,7 @@ class SPACE:
     def _measure(self, channels: Channels, module: nn.Module, job: Job) -> dict[Place, Moments]:
         wanted = [place for group in channels.groups for place, _ in self._watched(channels, group)]
         places = list(dict.fromkeys([*wanted, *(channels.readings if self.compensate else ())]))
+        lay(module, job.trainer.channels_last)
         moments = collect(module, places, job.examples(self.samples or _enough(places)), job.trainer.fabric)
         broken = [place.layer for place, found in moments.items() if not bool(torch.isfinite(found.covariance).all())]
         if broken:
