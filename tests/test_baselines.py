@@ -164,9 +164,9 @@ def test_with_more_strength_old_heads_say_of_new_inputs_what_they_said():
         torch.manual_seed(0)
         learner = Learner(ConvNet(), LwF(strength=strength, warmup=1), example_input=IMAGE)
         first, second = tasks(IMAGE, 2)
-        learner.learn(Task("0", first), Recipe(epochs=12))
+        learner.learn(Task("0", first), Recipe(epochs=12, keep="last"))
         before = learner.logits(second[0], "0")
-        learner.learn(Task("1", second), Recipe(epochs=12, lr=1e-3))
+        learner.learn(Task("1", second), Recipe(epochs=12, lr=1e-3, keep="last"))
         moved[strength] = float(divergence(learner.logits(second[0], "0"), before, 2.0))
     assert moved[0.0] > moved[1.0] > moved[30.0]
 

@@ -88,7 +88,12 @@ class Channels:
 
     def gather(self, tensors: Mapping[str, Tensor], keep: Tensor) -> Tensors:
         """The small tensors of the network that keeps these units."""
-        return {name: tensor[self._grid(name, keep)].clone() for name, tensor in tensors.items()}
+        small = {}
+        for name, tensor in tensors.items():
+            for dim, index in enumerate(self.indices(name, keep)):  # one dimension at a time, much faster than all at once
+                tensor = tensor if index is None else tensor.index_select(dim, index.to(tensor.device))
+            small[name] = tensor.clone() if tensor is tensors[name] else tensor
+        return small
 
     def scatter(self, small: Mapping[str, Tensor], keep: Tensor, into: Mapping[str, Tensor]) -> Tensors:
         """Copies of the full tensors `into` with the small network's values at its positions."""

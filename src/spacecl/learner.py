@@ -270,7 +270,8 @@ class Learner:
         if problem:
             raise DataError(f"Task {task!r}: {problem}")
         with torch.no_grad():
-            return torch.cat([ask(network, part, self._channels_last) for part in x.split(1024)]).to(x.device)
+            parts = [ask(network, part, self._channels_last) for part in x.split(1024)]
+            return (parts[0] if len(parts) == 1 else torch.cat(parts)).to(x.device)
 
     def predict(self, x: Tensor, task: str | Sequence[str]) -> Tensor:
         """The labels of some inputs, all of one task or with one task's name per row."""

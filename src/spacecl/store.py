@@ -35,8 +35,9 @@ def save(folder: str | os.PathLike[str], body: Mapping[str, Any], files: Mapping
         digest = hashlib.sha256(data).hexdigest()
         file = path / f"{digest[:32]}.safetensors"
         if not file.exists() or hashlib.sha256(file.read_bytes()).hexdigest() != digest:
-            write_whole(file, data)
+            write_whole(file, data, named=False)
         listed[name] = {"file": file.name, "bytes": len(data), "sha256": digest}
+    on_disk(path)
     content = {"format": FORMAT, **body, "files": listed}
     text = json.dumps({"sha256": _checksum(content), "content": content}, indent=1)
     write_whole(path / MANIFEST, text.encode())
@@ -85,8 +86,11 @@ def _checksum(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def write_whole(file: Path, data: bytes) -> None:
-    """Write a file under another name, make sure that it is on the disk, and put it in place in one step."""
+def write_whole(file: Path, data: bytes, named: bool = True) -> None:
+    """Write a file under another name, make sure that it is on the disk, and put it in place in one step.
+
+    Without `named`, the caller sees to it that the file's name is on the disk, too: once for many.
+    """
     temporary = file.with_name(f".{file.name}.{os.getpid()}{TEMPORARY}")
     try:
         with open(temporary, "wb") as stream:
@@ -97,7 +101,8 @@ def write_whole(file: Path, data: bytes) -> None:
     finally:
         for left in file.parent.glob(f".{file.name}.*{TEMPORARY}"):  # this one, or one of a process that was killed
             left.unlink(missing_ok=True)
-    on_disk(file.parent)
+    if named:
+        on_disk(file.parent)
 
 
 def on_disk(folder: Path) -> None:

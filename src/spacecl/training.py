@@ -275,10 +275,12 @@ def make_optimizer(recipe: Recipe, module: nn.Module) -> torch.optim.Optimizer:
     if len(parameters) < len(trained):
         rest = [p for p in trained if getattr(p, "undecayed", False)]
         parameters = [{"params": parameters}, {"params": rest, "weight_decay": 0.0}]
+    fused = not any(getattr(layer, "sparse", False) for layer in module.modules())  # one pass over all, but not over sparse ones
     if recipe.optimizer == "sgd":
-        return torch.optim.SGD(parameters, recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
+        momentum, decay = recipe.momentum, recipe.weight_decay
+        return torch.optim.SGD(parameters, recipe.lr, momentum=momentum, weight_decay=decay, fused=fused)
     kind = torch.optim.Adam if recipe.optimizer == "adam" else torch.optim.AdamW
-    return kind(parameters, recipe.lr, weight_decay=recipe.weight_decay)
+    return kind(parameters, recipe.lr, weight_decay=recipe.weight_decay, fused=fused)
 
 
 def make_schedule(recipe: Recipe, optimizer: torch.optim.Optimizer, steps: int) -> torch.optim.lr_scheduler.LRScheduler:

@@ -1,0 +1,60 @@
+"""Measure how fast the library is, each thing beside what it is held against, and print one table.
+
+    make bench
+    python bench --only learning --out bench.json
+
+Ratios are the medians of rounds in which both run, so that they hold on other machines, and on one that has other work to
+do they vary less than times do. Still: on a quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+
+PARTS = {
+    "starting": "imports, wrapping, saving and loading",
+    "asking": "inference of one task and of many",
+    "learning": "training steps and feeding",
+    "analysis": "the analysis of all layers",
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    told = "; ".join(f"{name}: {what}" for name, what in PARTS.items())
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART", help=told)
+    parser.add_argument("--out", type=Path, default=Path("bench.json"), help="file for the figures (default: bench.json)")
+    args = parser.parse_args()
+
+    import torch
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("what", "held against", "reach", "measured", "", title="Speed")
+    found = []
+    for part in args.only:
+        print(f"{part}: {PARTS[part]} ...", file=sys.stderr, flush=True)
+        for row in import_module(part).rows():
+            found.append({"part": part, **asdict(row)})
+            table.add_row(row.what, row.against, row.reach, row.measured, "yes" if row.reached else "[red]no[/red]")
+    machine = {
+        "platform": platform.platform(),
+        "processors": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+    }
+    args.out.write_text(json.dumps({"machine": machine, "rows": found}, indent=1) + "\n")
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    print(f"{sum(row['reached'] for row in found)} of {len(found)} reached; the figures are in {args.out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
