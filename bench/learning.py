@@ -132,7 +132,12 @@ def feeding(case: Case) -> Iterator[Row]:
     times = {name: ratio(found[name], found["one batch"]) for name in list(works)[1:]}
     told = ", ".join(f"{name} {value:.3f} x" for name, value in times.items())
     yield Row(
-        "data feeding: shuffled bytes to batches", "the same loop on one cached batch", "<= 1.05 x", told, max(times.values()) <= 1.05, times
+        "data feeding: shuffled bytes to batches",
+        "the same loop on one cached batch",
+        "<= 1.05 x",
+        told,
+        max(times.values()) <= 1.05,
+        times,
     )
 
 
@@ -153,7 +158,9 @@ def narrowed(case: Case) -> Iterator[Row]:
         told.append(f"{name} of the authors': {time:.2f} of the time with {work:.2f} of the multiply-adds, {time / work:.2f} x")
     worst = max(value for name, value in figures.items() if name.endswith("over"))
     reach = "time within 1.5 x of multiply-adds"
-    yield Row("retraining step on the narrowed CNN", "a masked step at full width", reach, "; ".join(told), worst <= 1.5, figures)
+    yield Row(
+        "retraining step on the narrowed CNN", "a masked step at full width", reach, "; ".join(told), worst <= 1.5, figures
+    )
 
 
 def rows() -> list[Row]:

@@ -48,7 +48,7 @@ def test_old_tasks_are_bitwise_unchanged(recipe, method, tmp_path):
         learner.learn(Task(str(number), data), recipe)
         for name, logits in before.items():
             assert torch.equal(learner.logits(x, name), logits), f"task {name} changed when task {number} was learned"
-            assert torch.equal(learner.subnet(name)(laid_out(x, learner._channels_last)), logits)
+            assert torch.equal(learner.subnet(name)(laid_out(x, learner.channels_last)), logits)
         before[str(number)] = learner.logits(x, str(number))
     learner._state = learner._core.grow(1.5), learner._records
     learner._networks = {}

@@ -102,7 +102,7 @@ def test_a_method_attaches_to_every_family_of_models(method, family):
     x = stream[0][0][:7]
     for task in learner.tasks:
         with torch.no_grad():
-            assert torch.equal(learner.subnet(task)(laid_out(x, learner._channels_last)), learner.logits(x, task))
+            assert torch.equal(learner.subnet(task)(laid_out(x, learner.channels_last)), learner.logits(x, task))
 
 
 @every_method

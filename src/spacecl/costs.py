@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from .blueprint import ask, tensors_of
+from .blueprint import ask, laid_out, tensors_of
 
 BATCHES = (1, 64)  # the paper measures energy with 64
 # M. Horowitz, "Computing's energy problem (and what we can do about it)", ISSCC 2014: 45 nm, 0.9 V.
@@ -125,18 +125,22 @@ def _watched(module: nn.Module, example: Tensor, batch: int) -> _Watch:
     return watch
 
 
-def measured(module: nn.Module, example: Tensor, seconds: float = 0.2) -> Cost:
-    """Latency on this machine as it is now, warm, and energy where a meter can be read, for some sizes of batch."""
+def measured(module: nn.Module, example: Tensor, channels_last: bool = False, seconds: float = 0.2) -> Cost:
+    """Latency on this machine as it is now, warm, and energy where a meter can be read, for some sizes of batch.
+
+    Images are asked about in the memory format that is said, as learners do.
+    """
     meter = find_meter(example.device)
     latency, energy = {}, {}
     with _asking(module):
         for batch in BATCHES:
-            times = _times(module, _batch(example, batch), seconds)
+            x = laid_out(_batch(example, batch), channels_last)
+            times = _times(module, x, seconds)
             low, median, high = statistics.quantiles(times, n=4)
             latency[str(batch)] = {"median": median, "low": low, "high": high, "runs": len(times)}
             if meter is not None:
                 repeats = max(10, round(1 / median))  # about a second: meters count slowly
-                energy[str(batch)] = meter(module, _batch(example, batch), repeats) / (repeats * batch)
+                energy[str(batch)] = meter(module, x, repeats) / (repeats * batch)
     told = {"energy": energy, "meter": meter.__doc__} if meter is not None else {"energy": None, "meter": None}
     return {"machine": processor(example.device), "threads": torch.get_num_threads(), "latency": latency, **told}
 
@@ -148,7 +152,7 @@ def _times(module: nn.Module, x: Tensor, seconds: float) -> list[float]:
     while len(times) < 35 or sum(times) < seconds:
         wait()
         started = time.perf_counter()
-        ask(module, x)
+        module(x)
         wait()
         times.append(time.perf_counter() - started)
     return times[5:]
@@ -173,7 +177,7 @@ def find_meter(device: torch.device) -> Meter | None:
     def joules(module: nn.Module, x: Tensor, repeats: int) -> float:
         monitor.begin_window("inference")
         for _ in range(repeats):
-            ask(module, x)
+            module(x)
         found = monitor.end_window("inference")
         parts = [found.gpu_energy] if gpu else [found.cpu_energy, found.dram_energy]
         return sum(value for part in parts if part for value in part.values() if value is not None)

@@ -158,6 +158,14 @@ class Learner:
             self._fabric = Fabric(accelerator="auto", devices=1)
         return self._fabric
 
+    @property
+    def channels_last(self) -> bool:
+        """Whether images are trained on and asked about in that memory format: on CPUs, where the model can take it.
+
+        Fed so, `subnet(task)` gives the very bits of `logits`; otherwise the last bits may differ.
+        """
+        return self._core.blueprint.channels_last and self.fabric.device.type == "cpu"
+
     # -- learning -------------------------------------------------------------------------------------------------
 
     def learn(
@@ -194,7 +202,7 @@ class Learner:
         seed = task_seed(self.seed, number)
         recipe = recipe or Recipe()
         title = f"{task.name}:"
-        trainer = Trainer(self.fabric, recipe, seed, self._channels_last, title, self.progress, on_epoch=on_epoch)
+        trainer = Trainer(self.fabric, recipe, seed, self.channels_last, title, self.progress, on_epoch=on_epoch)
         with seeded(seed):
             train, valid, classes = prepare(task, self._core.blueprint.example, torch.Generator().manual_seed(seed))
             torch.manual_seed(seed)  # however much was drawn while the data was read
@@ -204,7 +212,7 @@ class Learner:
             before = tuple(self._data[name] for name in self._records) if self._method.needs_data else ()
             core, found = learn(self._core, Job(task.name, train, valid, classes, trainer, before))
             network = core.network(number).to(self.fabric.device)
-            accuracy = evaluate(network, valid, self.fabric, self._channels_last)
+            accuracy = evaluate(network, valid, self.fabric, self.channels_last)
         record = TaskRecord(
             name=task.name,
             classes=classes,
@@ -270,7 +278,7 @@ class Learner:
         if problem:
             raise DataError(f"Task {task!r}: {problem}")
         with torch.no_grad():
-            parts = [ask(network, part, self._channels_last) for part in x.split(1024)]
+            parts = [ask(network, part, self.channels_last) for part in x.split(1024)]
             return (parts[0] if len(parts) == 1 else torch.cat(parts)).to(x.device)
 
     def predict(self, x: Tensor, task: str | Sequence[str]) -> Tensor:
@@ -297,7 +305,7 @@ class Learner:
                 raise DataError(
                     f"Task {task!r}, data: the label {largest} is outside its {classes} classes, 0 to {classes - 1}."
                 )
-            return evaluate(network, checked, self.fabric, self._channels_last)
+            return evaluate(network, checked, self.fabric, self.channels_last)
 
     def subnet(self, task: str) -> nn.Module:
         """A task's network as a plain, physically small module of its own, in eval mode."""
@@ -324,11 +332,6 @@ class Learner:
         if task not in self._networks:
             self._networks[task] = self._core.network(number).to(self.fabric.device)
         return self._networks[task]
-
-    @property
-    def _channels_last(self) -> bool:
-        """Whether networks are trained and asked in that memory format: what a GPU gains by it, cuDNN does by itself."""
-        return self._core.blueprint.channels_last and self.fabric.device.type == "cpu"
 
     # -- keeping --------------------------------------------------------------------------------------------------
 

@@ -228,7 +228,8 @@ def _measure_costs(learner: Learner, result: dict[str, Any], example: Tensor) ->
         for kind, module in {"network": learner.subnet(task["name"]), "dense": learner.given(task["classes"])}.items():
             shapes = tuple(tuple(tensor.shape) for tensor in module.state_dict().values())
             if shapes not in known:
-                known[shapes] = measured(module.to(learner.fabric.device), example.to(learner.fabric.device))
+                device, layout = learner.fabric.device, learner.channels_last
+                known[shapes] = measured(module.to(device), example.to(device), layout)
             task["costs"][kind]["measured"] = known[shapes]
 
 

@@ -275,7 +275,9 @@ def make_optimizer(recipe: Recipe, module: nn.Module) -> torch.optim.Optimizer:
     if len(parameters) < len(trained):
         rest = [p for p in trained if getattr(p, "undecayed", False)]
         parameters = [{"params": parameters}, {"params": rest, "weight_decay": 0.0}]
-    fused = not any(getattr(layer, "sparse", False) for layer in module.modules())  # one pass over all, but not over sparse ones
+    fused = not any(
+        getattr(layer, "sparse", False) for layer in module.modules()
+    )  # one pass over all, but not over sparse ones
     if recipe.optimizer == "sgd":
         momentum, decay = recipe.momentum, recipe.weight_decay
         return torch.optim.SGD(parameters, recipe.lr, momentum=momentum, weight_decay=decay, fused=fused)
