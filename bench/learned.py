@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 
 from spacecl import SPACE, Learner, TaskRecord
 
-AUTHORS = ((16, 18, 27, 18, 63), (23, 64, 128, 110, 216))  # filters of the first and last task of their CIFAR-100 run
 
-
-def learner(model: nn.Module, widths: Sequence[Sequence[int]]) -> Learner:
-    made = Learner(model, SPACE(), example_input=torch.zeros(1, 3, 32, 32))
+def learner(model: nn.Module, example: Tensor, widths: Sequence[Sequence[int]]) -> Learner:
+    made = Learner(model, SPACE(), example_input=example)
     core, records = made._core, {}
     for number, filters in enumerate(widths):
         keep = core.committed.clone()

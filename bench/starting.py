@@ -28,7 +28,7 @@ def wrapping() -> Iterator[Row]:
 
 
 def keeping() -> Iterator[Row]:
-    taught = learner(ResNet18(), _shares(10))
+    taught = learner(ResNet18(), torch.zeros(1, 3, 32, 32), _shares(10))
     with tempfile.TemporaryDirectory() as folder:
         own, other = Path(folder) / "own", Path(folder) / "other.pt"
         taught.save(own)

@@ -135,17 +135,33 @@ def test_the_users_model_is_never_trained():
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
-def test_held_positions_survive_any_change_to_the_bit():
-    layer = nn.Linear(4, 3)
-    mask = torch.rand(3, 4) < 0.5
-    before = layer.weight.detach().clone()
-    before[mask] = -0.0
-    layer.weight.data.copy_(before)
-    put_back = hold(layer, {"weight": mask})
-    layer.weight.data.fill_(float("nan"))
-    put_back(layer)
-    assert torch.equal(layer.weight.data[mask].view(torch.int32), before[mask].view(torch.int32))
-    assert bool(layer.weight.data[~mask].isnan().all())
+MASKS = {
+    "whole rows": lambda shape: (torch.arange(shape[0]) % 2 == 0).reshape(-1, *[1] * (len(shape) - 1)).expand(shape).clone(),
+    "few": lambda shape: torch.rand(shape) < 0.2,
+    "many": lambda shape: torch.rand(shape) < 0.7,
+    "all": lambda shape: torch.ones(shape, dtype=torch.bool),
+}
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.bool])
+@pytest.mark.parametrize("shape", [(6, 4), (6, 5, 3, 3), (40,)])
+def test_held_positions_survive_any_change_to_the_bit(mask, dtype, shape):
+    for channels_last in (False, True) if len(shape) == 4 else (False,):
+        torch.manual_seed(0)
+        held, layer = mask(shape), nn.Module()
+        layer.register_buffer("numbers", (torch.randn(shape) * 5).to(dtype))
+        if dtype.is_floating_point:
+            layer.numbers[held.nonzero()[0].tolist()] = -0.0
+        before = layer.numbers.clone()
+        put_back = hold(layer, {"numbers": held})
+        layer.to(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
+        for value in (float("nan"), 0.0, float("inf"), 1.0) if dtype.is_floating_point else (0, 1):
+            layer.numbers.fill_(value)
+            put_back(layer)
+            expected = torch.where(held, before, torch.full_like(before, value))
+            bits = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[before.element_size()]
+            assert torch.equal(layer.numbers.contiguous().view(bits), expected.view(bits))
 
 
 def test_a_commit_never_writes_what_was_committed_before():

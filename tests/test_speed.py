@@ -62,7 +62,9 @@ def seen_by_fit(monkeypatch):
     seen, fit = {}, Trainer.fit
 
     def watched(self, module, *args, **kwargs):
-        def after(found, hook=kwargs.get("after_step")):
+        hook = kwargs.get("after_step")
+
+        def after(found):
             lasts = [p.is_contiguous(memory_format=torch.channels_last) for p in found.parameters() if p.dim() == 4]
             seen.setdefault(kwargs["phase"], []).append((found, all(lasts)))
             return None if hook is None else hook(found)
@@ -172,10 +174,10 @@ def bare(x, y):
         optimizer.zero_grad()
 
 
-def test_holding_the_core_takes_one_kernel_for_each_tensor_that_has_some():
+def test_holding_the_core_takes_a_light_kernel_or_two_for_each_tensor_that_has_some():
     free, held = kernels_of_a_step(fitting()), kernels_of_a_step(fitting(held=4))
     held.subtract(free)
-    assert {str(func): count for func, count in held.items() if count} == {"aten.where.self_out": 3}
+    assert {str(func): count for func, count in held.items() if count} == {"aten.index_copy_.default": 3}
 
 
 def test_a_step_runs_the_kernels_of_a_bare_one_and_few_light_ones_more():

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -220,19 +221,38 @@ def hold(module: nn.Module, held: Mapping[str, Tensor]) -> Hook | None:
     saved = {name: tensor.clone() for name, tensor in tensors_of(module).items() if name in held and bool(held[name].any())}
     if not saved:
         return None
-    places: list[tuple[Tensor, Tensor, Tensor]] = []
+    puts: list[Callable[[], object]] = []
 
     def put_back(module: nn.Module) -> None:
-        if not places:  # only now do the tensors lie where training has moved them
+        if not puts:  # only now do the tensors lie where training has moved them
             found = tensors_of(module)
-            for name, value in saved.items():
-                like = found[name]  # the same memory format, so that all are read in one go
-                mask = torch.empty_like(like, dtype=torch.bool).copy_(held[name])
-                places.append((like, mask, torch.empty_like(like).copy_(value)))
-        for tensor, mask, value in places:
-            torch.where(mask, value, tensor, out=tensor)
+            puts.extend(_putting(found[name], held[name].to(found[name].device), value) for name, value in saved.items())
+        for put in puts:
+            put()
 
     return put_back
+
+
+def _putting(tensor: Tensor, mask: Tensor, value: Tensor) -> Callable[[], object]:
+    """What puts a value into a tensor where a mask says: by whole rows, by single elements if they are few, or by bits.
+
+    Each is several times faster in its place than torch.where, which is not vectorised.
+    """
+    value = value.to(tensor.device)
+    rows = mask.flatten(1).all(1) if mask.dim() > 1 else mask
+    if mask.dim() and int(mask.sum()) == int(rows.sum()) * (mask.numel() // len(mask)):
+        index = rows.nonzero()[:, 0]
+        whole = len(index) == len(mask)
+        return partial(tensor.copy_, value) if whole else partial(tensor.index_copy_, 0, index, value[index])
+    if 3 * int(mask.sum()) < mask.numel() and tensor.is_contiguous():
+        return partial(tensor.put_, mask.flatten().nonzero()[:, 0], value[mask])
+    bits = tensor.view(_BITS[tensor.element_size()])
+    free = torch.empty_like(bits).copy_(mask).sub_(1)  # 0 where held, else all ones; in the tensor's own memory format
+    kept = torch.empty_like(bits).copy_(value.view(bits.dtype)).bitwise_and_(free.bitwise_not())
+    return lambda: bits.bitwise_and_(free).bitwise_or_(kept)
+
+
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by the bytes of an element
 
 
 def cross_entropy(module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -275,9 +295,7 @@ def make_optimizer(recipe: Recipe, module: nn.Module) -> torch.optim.Optimizer:
     if len(parameters) < len(trained):
         rest = [p for p in trained if getattr(p, "undecayed", False)]
         parameters = [{"params": parameters}, {"params": rest, "weight_decay": 0.0}]
-    fused = not any(
-        getattr(layer, "sparse", False) for layer in module.modules()
-    )  # one pass over all, but not over sparse ones
+    fused = not any(getattr(layer, "sparse", False) for layer in module.modules())
     if recipe.optimizer == "sgd":
         momentum, decay = recipe.momentum, recipe.weight_decay
         return torch.optim.SGD(parameters, recipe.lr, momentum=momentum, weight_decay=decay, fused=fused)
