@@ -3,13 +3,16 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint format clean
+.PHONY: demo test bench lint format clean
 
 demo: $(VENV)/.ready
 	$(BIN)/spacecl demo
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+
+bench: $(VENV)/.ready
+	$(BIN)/python bench
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

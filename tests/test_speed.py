@@ -49,10 +49,10 @@ class Viewing(nn.Module):
         return self.fc(x.view(x.size(0), -1))
 
 
-def taught(model, example=IMAGE, count=2, **options):
+def taught(model, count=2, shared=(), **options):
     torch.manual_seed(0)
-    learner = Learner(model, SPACE(variance=0.8, **options), example_input=example)
-    for number, data in enumerate(tasks(example, count)):
+    learner = Learner(model, SPACE(variance=0.8, **options), example_input=IMAGE, shared=shared)
+    for number, data in enumerate(tasks(IMAGE, count)):
         learner.learn(Task(f"task {number}", data), QUICK)
     return learner
 
@@ -78,9 +78,10 @@ def seen_by_fit(monkeypatch):
 # -- memory formats ------------------------------------------------------------------------------------------------------
 
 
-def test_convolutions_are_trained_channels_last_and_committed_plainly(monkeypatch):
+@pytest.mark.parametrize("shared", [(), ("conv2",)])
+def test_convolutions_are_trained_channels_last_and_committed_plainly(monkeypatch, shared):
     seen = seen_by_fit(monkeypatch)
-    learner = taught(ConvNet())
+    learner = taught(ConvNet(), shared=shared)
     assert learner.channels_last
     assert all(last for steps in seen.values() for _, last in steps)
     assert all(tensor.is_contiguous() for tensor in learner._core.tensors.values())

@@ -43,11 +43,8 @@ class Blueprint:
 
     def taken(self, module: nn.Module) -> Tensors:
         """The tensors of a trained network as the core keeps them: in the user's own precision, in main memory."""
-        given, plain = self.tensors(), torch.contiguous_format
-        return {
-            name: tensor.to("cpu", given[name].dtype, copy=True, memory_format=plain)
-            for name, tensor in tensors_of(module).items()
-        }
+        given = self.tensors()
+        return {name: tensor.to("cpu", given[name].dtype, copy=True) for name, tensor in tensors_of(module).items()}
 
     def build(self, tensors: Mapping[str, Tensor]) -> nn.Module:
         """A network of its own with these tensors, in training mode."""
