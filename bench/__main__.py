@@ -31,12 +31,16 @@ def main() -> int:
     told = "; ".join(f"{name}: {what}" for name, what in PARTS.items())
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART", help=told)
     parser.add_argument("--out", type=Path, default=Path("bench.json"), help="file for the figures (default: bench.json)")
+    parser.add_argument("--rounds", type=int, help="at most so many rounds of each comparison: for a quick look")
+    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     args = parser.parse_args()
 
+    import timing
     import torch
     from rich.console import Console
     from rich.table import Table
 
+    timing.most_rounds.extend([] if args.rounds is None else [max(1, args.rounds)])
     table = Table("what", "held against", "reach", "measured", "", title="Speed")
     found = []
     for part in args.only:
@@ -51,7 +55,12 @@ def main() -> int:
         "torch": torch.__version__,
     }
     args.out.write_text(json.dumps({"machine": machine, "rows": found}, indent=1) + "\n")
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    if args.markdown:
+        print("| what | held against | reach | measured | reached |\n|---|---|---|---|---|")
+        for row in found:
+            print("| {what} | {against} | {reach} | {measured} | {0} |".format("yes" if row["reached"] else "**no**", **row))
+    else:
+        Console(width=None if sys.stdout.isatty() else 160).print(table)
     print(f"{sum(row['reached'] for row in found)} of {len(found)} reached; the figures are in {args.out}")
     return 0
 

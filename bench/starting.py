@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 
 import torch
 from learned import learner
@@ -20,8 +21,8 @@ def wrapping() -> Iterator[Row]:
     example = torch.zeros(1, 3, 32, 32)
     model = ResNet18()
     first = seconds(lambda: Learner(model, SPACE(), example_input=example))
-    again = sorted(seconds(lambda: Learner(model, SPACE(), example_input=example)) for _ in range(3))[1]
-    built = sorted(seconds(ResNet18) for _ in range(3))[1]
+    again = median(seconds(lambda: Learner(model, SPACE(), example_input=example)) for _ in range(3))
+    built = median(seconds(ResNet18) for _ in range(3))
     told = f"{first:.2f} s the first time, {again:.2f} s again; building it {built:.2f} s"
     figures = {"first": first, "again": again, "built": built}
     yield Row("wrapping a ResNet-18, door check included", "building it", "< 3 s", told, first < 3, figures)
@@ -78,7 +79,7 @@ def importing() -> Iterator[Row]:
         "learner": python("from spacecl import Learner"),
     }
     found = together(works, rounds=5)
-    spent = sorted(found["help"])[2]
+    spent = median(found["help"])
     yield Row("spacecl --help", "the clock", "<= 0.3 s", f"{spent:.2f} s", spent <= 0.3, {"seconds": spent})
     lazy, used = ratio(found["spacecl"], found["torch"]), ratio(found["learner"], found["torch"])
     told = f"{lazy:.2f} x; {used:.2f} x when Learner is imported from it"

@@ -7,8 +7,11 @@ python results/table.py --check  # exit 1 if it is not what the files say
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
+
+from spacecl.config import Config
 
 HERE = Path(__file__).parent
 PAPER = {  # SPACE in the paper's Table 1: accuracy in per cent, network size, epochs a task (Table S2)
@@ -46,12 +49,10 @@ def row(result: dict) -> list[str]:
     accuracy, size, epochs = PAPER.get(result["benchmark"], (None, None, ""))
     share = sum(task["multiply_adds"] for task in tasks) / len(tasks) / full["multiply_adds"]
     trained = sorted({sum(task["epochs"].values()) for task in tasks})
-    options = "" if result["method"] == "space" else f" --method {result['method']}"
-    options += "" if result["recipe"] == "fast" else f" --recipe {result['recipe']}"
-    options += "" if result["seed"] == 0 else f" --seed {result['seed']}"
+    command = shlex.join(Config.from_json(result["config"]).command())
     return [
         f"{result['benchmark']}, {len(tasks)} tasks",
-        f"`spacecl run {result['benchmark']}{options}`",
+        f"`{command.replace(' --recipe fast --seed 0', '')}`",
         f"**{100 * result['average_accuracy']:.2f}**",
         "" if accuracy is None else f"{accuracy:.2f}",
         f"**{result['size']:.3f}**",

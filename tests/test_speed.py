@@ -1,6 +1,10 @@
 """What makes for speed and can be counted: kernels, multiply-adds, bytes, memory formats. Times are in `make bench` only."""
 
+import json
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,6 +25,7 @@ from spacecl.training import Trainer, hold
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*too few samples.*", "ignore:.*finds no free channel.*")
 
+ROOT = Path(__file__).parents[1]
 CPU = Fabric(accelerator="cpu", devices=1)
 QUICK = Recipe(epochs=2, retrain_epochs=1)
 
@@ -282,3 +287,19 @@ def test_a_share_that_is_none_is_refused():
     for offer in (0, 1.5, -1, float("nan"), "half"):
         with pytest.raises(ValueError, match="offer"):
             SPACE(offer=offer)
+
+
+# -- the suite itself ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_suite_measures_and_writes_what_it_found(tmp_path):
+    """One round of each: the figures mean nothing here, but every part runs."""
+    out = tmp_path / "bench.json"
+    command = [sys.executable, "bench", "--rounds", "1", "--only", "starting", "asking", "learning", "--out", str(out)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(out.read_text())
+    assert {row["part"] for row in found["rows"]} == {"starting", "asking", "learning"}
+    assert all(row["figures"] and all(value > 0 for value in row["figures"].values()) for row in found["rows"])
+    assert "spacecl --help" in done.stdout
