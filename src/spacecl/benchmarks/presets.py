@@ -90,8 +90,8 @@ _FAST_DIGITS = Preset({"epochs": 30, "retrain_epochs": 15}, options=_options({"*
 _FAST_CNN = {"optimizer": "sgd", "lr": 0.05, "weight_decay": 5e-4, "batch_size": 64, "schedule": "one-cycle"}
 _FAST_CIFAR10 = Preset(  # a compensated network needs few epochs more, at a rate that does not undo it: docs/performance.md
     {**_FAST_CNN, "epochs": 7, "augment": "flip"} | {"retrain_epochs": 5, "retrain_lr": 0.02, "retrain_schedule": "cosine"},
-    ({"from": 3, "epochs": 5, "retrain_epochs": 4},),
-    _options({"conv1": 0.93, "*": 0.8}, 0.78, 0.05, ewc=10, rho=-5),
+    ({"from": 4, "epochs": 5, "retrain_epochs": 4},),
+    _options({"conv1": 0.93, "*": 0.79}, 0.78, 0.05, ewc=10, rho=-5),
 )
 _FAST_CIFAR100 = Preset(  # the first tasks begin with little; later ones with what the core knows
     {**_FAST_CNN, "epochs": 10, "retrain_epochs": 14, "augment": "flip-shift"},
