@@ -92,7 +92,7 @@ def cases() -> list[Case]:
     recipe = Recipe(epochs=1, batch_size=64, optimizer="sgd", lr=1e-3, weight_decay=5e-4, keep="last")
     adam = Recipe(epochs=1, batch_size=128, optimizer="adamw", lr=1e-4, keep="last")
     return [
-        Case("CNN", CNN(classes=2), torch.randn(64, 3, 32, 32), recipe, True, steps=16),
+        Case("CNN", CNN(classes=2), torch.randn(64, 3, 32, 32), recipe, True, steps=48),
         Case("MLP", MLP(784, 2), torch.randn(128, 784), adam, False, steps=128),
     ]
 
@@ -103,7 +103,7 @@ def core_held(case: Case) -> Iterator[Row]:
     if case.channels_last:
         works["plain"] = partial(case.bare, False)
     works |= {f"{share:.0%}": partial(case.fit, after_step=case.held(share)) for share in shares}
-    found = together(works)
+    found = together(works, rounds=5)
     times = {f"{share:.0%}": ratio(found[f"{share:.0%}"], found["bare"]) for share in shares}
     worst = max(times.values())
     told = f"{min(times.values()):.2f} to {worst:.2f} x"

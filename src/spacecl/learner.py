@@ -274,9 +274,15 @@ class Learner:
     def logits(self, x: Tensor, task: str) -> Tensor:
         """The scores of a task's classes, of shape (rows, classes)."""
         network = self._network(task)
+        self._check_input(x, f"Task {task!r}")
+        return self._answers(x, network)
+
+    def _check_input(self, x: Tensor, what: str) -> None:
         problem = check_input(x, self._core.blueprint.example)
         if problem:
-            raise DataError(f"Task {task!r}: {problem}")
+            raise DataError(f"{what}: {problem}")
+
+    def _answers(self, x: Tensor, network: nn.Module) -> Tensor:
         with torch.no_grad():
             parts = [ask(network, part, self.channels_last) for part in x.split(1024)]
             return (parts[0] if len(parts) == 1 else torch.cat(parts)).to(x.device)
@@ -290,10 +296,14 @@ class Learner:
         unknown = [f"row {row}: {name!r}" for row, name in enumerate(task) if name not in self._records]
         if unknown:
             raise TaskError(f"No such task: {', '.join(unknown[:5])}. {self._known()}")
+        self._check_input(x, "Mixed tasks")
+        rows: dict[str, list[int]] = {}
+        for row, name in enumerate(task):
+            rows.setdefault(name, []).append(row)
         labels = torch.empty(len(x), dtype=torch.int64, device=x.device)
-        for name in dict.fromkeys(task):
-            rows = torch.tensor([row for row, other in enumerate(task) if other == name], device=x.device)
-            labels[rows] = self.logits(x[rows], name).argmax(1)
+        for name, some in rows.items():
+            index = torch.tensor(some, device=x.device)
+            labels[index] = self._answers(x[index], self._network(name)).argmax(1)
         return labels
 
     def evaluate(self, data: Source, task: str) -> float:
