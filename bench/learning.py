@@ -126,7 +126,7 @@ def feeding(case: Case) -> Iterator[Row]:
             "memory-mapped images": partial(case.fit, data),
             "flipped and shifted": partial(case.fit, data, recipe=turned),
         }
-        found = together(works)
+        found = together(works, rounds=11)
     times = {name: ratio(found[name], found["one batch"]) for name in list(works)[1:]}
     told = ", ".join(f"{name} {value:.3f} x" for name, value in times.items())
     what, against = "data feeding: shuffled bytes to batches", "the same loop on one cached batch"

@@ -120,15 +120,14 @@ def with_borders(mean: Values, std: Values, share: float) -> tuple[Values, Value
 def augmented(x: Tensor, how: str) -> Tensor:
     """A batch of images, mirrored or moved a little at random; the same images with "none"."""
     if "flip" in how:
-        mirrored = torch.rand(len(x), 1, 1, 1, device=x.device) < 0.5
-        x = torch.where(mirrored, x.flip(-1), x)
+        mirrored = (torch.rand(len(x), device=x.device) < 0.5).nonzero()[:, 0]
+        x = x.index_copy(0, mirrored, x[mirrored].flip(-1))
     if "shift" in how:
-        high, wide = x.shape[2:]
-        rows, columns = torch.randint(0, 2 * SHIFT + 1, (2, len(x), 1), device=x.device)
-        rows, columns = rows + torch.arange(high, device=x.device), columns + torch.arange(wide, device=x.device)
-        images = torch.arange(len(x), device=x.device)[:, None, None]
-        moved = F.pad(x, (SHIFT,) * 4)[images, :, rows[:, :, None], columns[:, None, :]]  # (images, rows, columns, channels)
-        x = moved.permute(0, 3, 1, 2)
+        rows, columns = torch.randint(0, 2 * SHIFT + 1, (2, len(x)), device=x.device)
+        windows = (
+            F.pad(x, (SHIFT,) * 4).unfold(2, x.shape[2], 1).unfold(3, x.shape[3], 1)
+        )  # (..., shifts, shifts, height, width)
+        x = windows[torch.arange(len(x), device=x.device), :, rows, columns]
     return x
 
 
