@@ -100,7 +100,7 @@ def test_files_and_the_command_line_are_laid_upon_each_other(tmp_path):
     chosen = resolve(given)
     assert (chosen.seed, chosen.order, chosen.tasks) == (4, (2, 1), 2)
     assert (chosen.train["lr"], chosen.train["epochs"]) == (0.5, 2)
-    assert chosen.make_method().threshold("t", "hidden2") == 0.8
+    assert chosen.make_method().threshold("t", "hidden2") == 0.79
     assert json.loads(json.dumps(chosen.to_json())) == chosen.to_json()
     assert resolve({key: value for key, value in chosen.to_json().items() if value is not None}) == chosen
 

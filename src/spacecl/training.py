@@ -238,7 +238,7 @@ def _putting(tensor: Tensor, mask: Tensor, value: Tensor) -> Callable[[], object
 
     Each is several times faster in its place than torch.where, which is not vectorised.
     """
-    value = value.to(tensor.device)
+    value = value.to(tensor)  # training may have another precision
     rows = mask.flatten(1).all(1) if mask.dim() > 1 else mask
     if mask.dim() and int(mask.sum()) == int(rows.sum()) * (mask.numel() // len(mask)):
         index = rows.nonzero()[:, 0]
