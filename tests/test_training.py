@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from lightning_fabric import Fabric
 from models import chain, tasks
 from torch import nn
@@ -146,3 +147,15 @@ def test_augmentation_of_what_is_no_image_is_refused():
     data = Data((x, y), "data")
     with pytest.raises(ConfigError, match=r'augment="flip" is for images, but inputs have shape \(6,\)'):
         trainer.fit(chain(), data, data)
+
+
+def test_a_layer_with_sparse_gradients_is_trained_without_the_fused_optimiser():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(20, 8, sparse=True), nn.Flatten(), nn.Linear(8 * 5, 3))
+    recipe = Recipe(optimizer="sgd", momentum=0.0)
+    optimizer = make_optimizer(recipe, model)
+    F.cross_entropy(model(torch.randint(0, 20, (4, 5))), torch.tensor([0, 1, 2, 0])).backward()
+    before = model[0].weight.detach().clone()
+    optimizer.step()
+    assert not torch.equal(model[0].weight, before)
+    assert make_optimizer(recipe, model[2]).param_groups[0]["fused"], "which others have"

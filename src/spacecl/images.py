@@ -124,9 +124,8 @@ def augmented(x: Tensor, how: str) -> Tensor:
         x = x.index_copy(0, mirrored, x[mirrored].flip(-1))
     if "shift" in how:
         rows, columns = torch.randint(0, 2 * SHIFT + 1, (2, len(x)), device=x.device)
-        windows = (
-            F.pad(x, (SHIFT,) * 4).unfold(2, x.shape[2], 1).unfold(3, x.shape[3], 1)
-        )  # (..., shifts, shifts, height, width)
+        padded = F.pad(x, (SHIFT,) * 4)
+        windows = padded.unfold(2, x.shape[2], 1).unfold(3, x.shape[3], 1)  # (images, channels, shifts, shifts, height, width)
         x = windows[torch.arange(len(x), device=x.device), :, rows, columns]
     return x
 

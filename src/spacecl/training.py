@@ -295,7 +295,7 @@ def make_optimizer(recipe: Recipe, module: nn.Module) -> torch.optim.Optimizer:
     if len(parameters) < len(trained):
         rest = [p for p in trained if getattr(p, "undecayed", False)]
         parameters = [{"params": parameters}, {"params": rest, "weight_decay": 0.0}]
-    fused = not any(getattr(layer, "sparse", False) for layer in module.modules())
+    fused = not any(getattr(layer, "sparse", False) for layer in module.modules())  # sparse gradients cannot be
     if recipe.optimizer == "sgd":
         momentum, decay = recipe.momentum, recipe.weight_decay
         return torch.optim.SGD(parameters, recipe.lr, momentum=momentum, weight_decay=decay, fused=fused)
