@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import sys
 from dataclasses import asdict
 from importlib import import_module
@@ -40,6 +38,8 @@ def main() -> int:
     from rich.console import Console
     from rich.table import Table
 
+    from spacecl.costs import machine
+
     timing.most_rounds.extend([] if args.rounds is None else [max(1, args.rounds)])
     table = Table("what", "held against", "reach", "measured", "", title="Speed")
     found = []
@@ -48,13 +48,8 @@ def main() -> int:
         for row in import_module(part).rows():
             found.append({"part": part, **asdict(row)})
             table.add_row(row.what, row.against, row.reach, row.measured, "yes" if row.reached else "[red]no[/red]")
-    machine = {
-        "platform": platform.platform(),
-        "processors": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-    }
-    args.out.write_text(json.dumps({"machine": machine, "rows": found}, indent=1) + "\n")
+    about = {**machine(torch.device("cpu")), "torch": torch.__version__}
+    args.out.write_text(json.dumps({"machine": about, "rows": found}, indent=1) + "\n")
     if args.markdown:
         print("| what | held against | reach | measured | reached |\n|---|---|---|---|---|")
         for row in found:

@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 import time
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -58,12 +59,10 @@ def by_moments(model: nn.Module, x: Tensor) -> list[int]:
     from lightning_fabric import Fabric
 
     from spacecl.blueprint import lay
-    from spacecl.channels import trace
     from spacecl.moments import collect
     from spacecl.spectrum import analyse
 
-    outputs = _OUTPUTS.setdefault(model, trace(model, x[:1]).outputs) if model not in _OUTPUTS else _OUTPUTS[model]
-    moments = collect(lay(model, channels_last=True), outputs, x.split(100), Fabric(accelerator="cpu", devices=1))
+    moments = collect(lay(model, channels_last=True), _outputs(model), x.split(100), Fabric(accelerator="cpu", devices=1))
     found = []
     for (place, measured), core, threshold in zip(moments.items(), CORE, VARIANCE):
         held = torch.arange(len(place.units)) < core
@@ -71,7 +70,11 @@ def by_moments(model: nn.Module, x: Tensor) -> list[int]:
     return found
 
 
-_OUTPUTS: dict[nn.Module, tuple] = {}
+@cache
+def _outputs(model: nn.Module) -> tuple:
+    from spacecl.channels import trace
+
+    return trace(model, torch.zeros(1, 3, 32, 32)).outputs
 
 
 def child(name: str, count: int) -> None:

@@ -53,7 +53,6 @@ def keeping() -> Iterator[Row]:
         model = ResNet18()
         works = {
             "load": lambda: Learner.load(own, model),
-            "wrap": lambda: Learner(model, SPACE(), example_input=torch.zeros(1, 3, 32, 32)),
             "torch.load": lambda: torch.load(other, weights_only=True),
             "read": lambda: store.load(own),
             "verify": taught.verify,

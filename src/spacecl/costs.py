@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import statistics
 import time
@@ -195,6 +196,16 @@ def processor(device: torch.device) -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+def machine(device: torch.device) -> Cost:
+    """What measurements depend on."""
+    return {
+        "system": platform.platform(),
+        "processor": processor(device),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+    }
 
 
 def _batch(example: Tensor, count: int) -> Tensor:

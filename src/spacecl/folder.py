@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import filelock
-import torch
 
 from . import __version__, store
 from .config import Config, differences
-from .costs import processor
+from .costs import machine
 from .errors import ConfigError, StoreError
 from .learner import Learner
 from .tasks import Task, fingerprint
@@ -104,14 +103,9 @@ def _note_start(folder: Path, learner: Learner) -> None:
         with suppress(PackageNotFoundError):
             packages[name] = version(name)
     device = learner.fabric.device
-    machine = {
-        "system": platform.platform(),
-        "processor": processor(device),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-    }
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    start = {"time": now, "spacecl": __version__, "python": platform.python_version(), "packages": packages, "machine": machine}
+    start: dict[str, Any] = {"time": now, "spacecl": __version__, "python": platform.python_version(), "packages": packages}
+    start["machine"] = machine(device)
     store.write_whole(file, json.dumps([*starts, start | {"device": str(device)}], indent=1).encode())
 
 
