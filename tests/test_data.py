@@ -229,7 +229,7 @@ def test_pictures_are_read_as_they_are_seen(tmp_path):
         Image.fromarray(red).save(tmp_path / "a" / name)
     files = formats.pictures(tmp_path / "a")
     assert [file.name for file in files] == ["0.PNG", "1.png", "2.png", "3.jpg"]
-    found = formats.decode(files, 20, 3)
+    found = formats.decode(files, (3, 20, 20))
     assert found[0].mean((1, 2)).tolist() == [200, 0, 0]
     assert found[1].min() == found[1].max() == 128
     assert (found[2][0, 0, 0], found[2][0, 10, 10]) == (255, 0)

@@ -362,25 +362,6 @@ def test_the_example_in_the_docs_is_what_its_results_give():
 # -- the page in a browser ---------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    """A real Chromium without a window."""
-    if not shutil.which("chromium") or not shutil.which("chromedriver"):
-        pytest.skip("there is no Chromium with its driver here (Debian: apt-get install chromium chromium-driver)")
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = shutil.which("chromium")
-    flags = "headless no-sandbox disable-gpu disable-quic no-first-run disable-background-networking disable-component-update"
-    for flag in [*flags.split(), "disable-sync", f"user-data-dir={tmp_path_factory.mktemp('chromium')}"]:
-        options.add_argument(f"--{flag}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
-    yield driver
-    driver.quit()
-
-
 def look(browser, page, width=1200, dark=False, media="screen"):
     """Open a page as a screen of some width shows it."""
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}

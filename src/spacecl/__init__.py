@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     )
     from .images import Images
     from .learner import Learner, Method, compress
+    from .likeness import Identified, Inferred
     from .methods.ewc import EWC
     from .methods.finetune import FineTune
     from .methods.hat import HAT
@@ -48,6 +49,7 @@ _ROOMS = {
     ),
     "images": ("Images",),
     "learner": ("Learner", "Method", "compress"),
+    "likeness": ("Identified", "Inferred"),
     "methods.ewc": ("EWC",),
     "methods.finetune": ("FineTune",),
     "methods.hat": ("HAT",),
@@ -73,7 +75,9 @@ __all__ = [
     "DataError",
     "FineTune",
     "FullError",
+    "Identified",
     "Images",
+    "Inferred",
     "Joint",
     "Learner",
     "LwF",

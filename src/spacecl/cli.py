@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 import sys
 from collections.abc import Sequence
 from typing import Any
 
+from . import using
 from .benchmarks.presets import ABLATIONS, BENCHMARKS
+from .terminal import console, positive, show_warnings_as_text
 
 RUN = """\
 Learn the tasks of a benchmark one after another and measure what comes of it.
@@ -52,6 +53,7 @@ def parser() -> argparse.ArgumentParser:
     _compare(commands)
     _report(commands)
     _data(commands)
+    using.add(commands)
     return top
 
 
@@ -64,11 +66,11 @@ def _demo(commands: Any) -> None:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     demo.add_argument("--out", default="spacecl-demo", metavar="DIR", help="where to save the model")
-    demo.add_argument("--tasks", type=_positive, default=5, metavar="N", help="how many tasks to learn")
+    demo.add_argument("--tasks", type=positive, default=5, metavar="N", help="how many tasks to learn")
     demo.add_argument(
         "--variance", type=float, default=0.97, metavar="X", help="share of variance that new filters must explain"
     )
-    demo.add_argument("--epochs", type=_positive, default=30, metavar="N", help="epochs of training per task")
+    demo.add_argument("--epochs", type=positive, default=30, metavar="N", help="epochs of training per task")
     demo.add_argument("--seed", type=int, default=0, metavar="N", help="the same seed gives the same bits")
     demo.add_argument("--quiet", action="store_true", help="no progress bars")
 
@@ -161,7 +163,7 @@ def _compare(commands: Any) -> None:
     what.add_argument("--methods", metavar="NAMES", help="all (default), or names with commas between them")
     what.add_argument("--preset", metavar="NAME", choices=tuple(ABLATIONS), help="one of the above in place of methods")
     compare.add_argument("--seeds", default="1", metavar="N", help="how many, from 0 on, or a list such as 0,5,7 (default 1)")
-    compare.add_argument("--jobs", type=_positive, metavar="N", help="runs at a time (default: one a core, as memory allows)")
+    compare.add_argument("--jobs", type=positive, metavar="N", help="runs at a time (default: one a core, as memory allows)")
     compare.add_argument("--engine", choices=("local", "ray"), default="local", help="where to run (default: local)")
     compare.add_argument("--resume", action="store_true", help="do what is missing in --out, with the settings that it has")
     _settings(compare)
@@ -270,7 +272,7 @@ def _given_settings(options: argparse.Namespace) -> dict[str, Any]:
 def _do_tune(options: argparse.Namespace) -> int:
     from . import config, folder, tune
 
-    _show_warnings_as_text()
+    show_warnings_as_text()
     given, over = _given_settings(options), tune.choices(options.over)
     out = options.out or f"runs/tune-{folder.short_name(given['benchmark'])}-{given.get('method', 'space')}"
     say = lambda text: print(text, flush=True)  # noqa: E731
@@ -279,7 +281,7 @@ def _do_tune(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print(f"\n{folder.interrupted(out)}", file=sys.stderr)
         return 130
-    _console().print(tune.table(found))
+    console().print(tune.table(found))
     if found["best"] is None:
         print("spacecl: every combination diverged. Try a lower learning rate: --lr ...", file=sys.stderr)
         return 1
@@ -302,7 +304,7 @@ def _without(arguments: Sequence[str], flags: Sequence[str]) -> list[str]:
 def _do_run(options: argparse.Namespace) -> int:
     from . import config, folder, run
 
-    _show_warnings_as_text()
+    show_warnings_as_text()
     given = _given_settings(options)
     if options.resume and not options.out:
         raise config.ConfigError("--resume goes on with the run in a folder; say which with --out DIR.")
@@ -323,7 +325,7 @@ def _do_run(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print(f"\n{folder.interrupted(out)}", file=sys.stderr)
         return 130
-    _console().print(run.table(result))
+    console().print(run.table(result))
     print(f"{out}/result.json has all of it, {out}/model the network.")
     return 0
 
@@ -333,7 +335,7 @@ def _do_compare(options: argparse.Namespace) -> int:
 
     from . import compare, config, figures, folder
 
-    _show_warnings_as_text()
+    show_warnings_as_text()
     figures.check_installed()  # before hours of training, not after
     say = lambda text: print(text, flush=True)  # noqa: E731
     out, given = options.out, _given_settings(options)
@@ -395,7 +397,7 @@ def _show_report(folder: str) -> None:
         shown.add_column(title, justify="left" if title == "method" else "right", overflow="fold")
     for row in rows:
         shown.add_row(*map(escape, row))
-    _console().print(shown)
+    console().print(shown)
     if left:
         print(f"Left out: {', '.join(left)}.")
     print(f"{report.write(folder, arms, left)} shows it all.")
@@ -417,7 +419,7 @@ def _do_data(options: argparse.Namespace) -> int:
     if unknown:
         raise ConfigError(f"No such dataset: {', '.join(unknown)}. There are {', '.join(sources.DATASETS)}.")
     chosen = names if options.names else list(sources.DATASETS)
-    console, failed = _console(), False
+    failed = False
     if options.action == "fetch":
         roots = sources.named(options.data)
         into: Path = roots[0] if roots else sources.cache() / "downloads"
@@ -449,7 +451,7 @@ def _do_data(options: argparse.Namespace) -> int:
             state = {"whole": "as published", "other": "readable", "damaged": "damaged", "missing": "missing"}[found.state]
             failed |= found.state == "damaged" or (found.state == "missing" and bool(names))
         table.add_row(name, state, *(escape(text) for text in (told, str(folder or ""))))
-    console.print(table)
+    console().print(table)
     return int(failed)
 
 
@@ -460,14 +462,8 @@ _DO = {
     "compare": _do_compare,
     "report": _do_report,
     "data": _do_data,
+    **using.DO,
 }
-
-
-def _console() -> Any:
-    """Standard output; in a file or a pipe, lines are as long as they need to be."""
-    from rich.console import Console
-
-    return Console(soft_wrap=True, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 200)
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:
@@ -477,29 +473,6 @@ def _given(values: dict[str, Any]) -> dict[str, Any]:
 def _listed(order: str) -> str:
     """Numbers with commas between them as a list; words as they are."""
     return f"[{order}]" if order[:1].isdigit() else order
-
-
-def _show_warnings_as_text() -> None:
-    import warnings
-
-    from .errors import SpaceWarning
-
-    usual = warnings.showwarning
-
-    def show(message: Any, category: type[Warning], *rest: Any) -> None:
-        if issubclass(category, SpaceWarning):
-            print(f"spacecl: warning: {message}", file=sys.stderr)
-        else:
-            usual(message, category, *rest)
-
-    warnings.showwarning = show  # type: ignore[assignment]
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is not a positive number")
-    return number
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from .blueprint import Blueprint, rebuild, repeated
 from .channels import Channels, Tensors, trace
 from .door import check
 from .errors import SpaceError
+from .graph import layer_of
 
 FREE = 255  # the task of a weight that none has taken
 
@@ -35,6 +36,7 @@ class Core:
         default_factory=dict
     )  # weight -> uint8, the task that took each element, or FREE; by default none do
     memory: Tensors = field(default_factory=dict)  # what a method needs for later tasks, and no network
+    signatures: tuple[Tensors, ...] = ()  # per task what its inputs are like, to know them again
 
     @staticmethod
     def empty(blueprint: Blueprint) -> Core:
@@ -98,6 +100,25 @@ class Core:
                 used += sum(tensor.numel() for tensor in _distinct(own[name] for own in self.own if name in own))
         return used / full
 
+    def room(self) -> dict[str, dict[str, int]]:
+        """For every layer that tasks share out, `of`: what there is, `taken`: by any task, `last`: by the last one alone."""
+        if self.taken:
+            last = len(self.own) - 1
+            return {
+                layer_of(name): {"of": t.numel(), "taken": int((t < FREE).sum()), "last": int((t == last).sum())}
+                for name, t in self.taken.items()
+            }
+        if all(bool(keep.all()) for keep in self.keeps) and self.keeps:
+            return {}
+        before = replace(self, keeps=self.keeps[:-1]).committed
+        counts = [self.channels.widths(keep) for keep in (self.channels.everything(), self.committed, before)]
+        layers = {layer for group in self.channels.groups for layer in group.layers}
+        return {
+            layer: {"of": of, "taken": counts[1][layer], "last": counts[1][layer] - counts[2][layer]}
+            for layer, of in counts[0].items()
+            if layer in layers
+        }
+
     def storage(self) -> dict[str, int]:
         """The bytes that are kept: weights in common, tensors of single tasks, masks, and what only later tasks need."""
         parts: dict[str, Iterable[Tensor]] = {
@@ -105,6 +126,7 @@ class Core:
             "own": (tensor for own in self.own for tensor in own.values()),
             "masks": [*self.keeps, *self.taken.values()],
             "memory": self.memory.values(),
+            "signatures": (tensor for signed in self.signatures for tensor in signed.values()),
         }
         return {name: sum(tensor.nbytes for tensor in tensors) for name, tensors in parts.items()}
 

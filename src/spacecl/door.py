@@ -97,10 +97,10 @@ def _takes_channels_last(module: nn.Module, example: Tensor) -> bool:
             found = lay(network, channels_last=True)(laid_out(x, True))
         except Exception:
             return False
-    return _agree(found, expected)
+    return agree(found, expected)
 
 
-def _agree(found: Tensor, expected: Tensor) -> bool:
+def agree(found: Tensor, expected: Tensor) -> bool:
     """Whether two sets of scores are the same but for rounding."""
     scale = expected.abs().max().clamp(min=1e-12)
     return found.shape == expected.shape and bool((found - expected).abs().max() <= _CLOSE * scale)
@@ -168,7 +168,7 @@ class _Probe:
             self._run(small, training=True)
         except Exception as error:
             return f"its code needs all channels{source_of_exception(error)}: {first_line(error)}"
-        if _agree(found, expected):
+        if agree(found, expected):
             return None
         return "its channels are used by their number somewhere in forward()"
 

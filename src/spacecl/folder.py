@@ -13,13 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import filelock
+import torch
+from torch import Tensor
 
 from . import __version__, store
+from .benchmarks.streams import stream
 from .config import Config, differences
 from .costs import machine
 from .errors import ConfigError, StoreError
-from .learner import Learner
-from .tasks import Task, fingerprint
+from .learner import Learner, seeded, task_seed
+from .tasks import Data, Task, fingerprint, prepare
 
 PACKAGES = ("torch", "numpy", "scipy", "lightning-fabric", "safetensors", "scikit-learn", "pillow")
 PARTS = ("train", "valid", "test")
@@ -120,6 +123,47 @@ def folder_for(config: Config) -> Path:
 
 def short_name(benchmark: str) -> str:
     return benchmark if "/" not in benchmark and os.sep not in benchmark else Path(benchmark).stem
+
+
+def tasks_of(config: Config, data: str | os.PathLike[str] | None) -> tuple[list[Task], Tensor]:
+    """The tasks that settings speak of, each with what is to be measured on, and an input of the shape that they have."""
+    tasks = stream(
+        config.benchmark,
+        data,
+        tasks=config.tasks,
+        limit=config.limit,
+        order=config.order,
+        seed=config.seed,
+        image_size=config.image_size,
+    )
+    example = _example(tasks[0])
+    if config.judge == "valid":
+        tasks = [_without_test(task, example, task_seed(config.seed, number)) for number, task in enumerate(tasks)]
+    return tasks, example
+
+
+def _without_test(task: Task, example: Tensor, seed: int) -> Task:
+    """The same task with its validation data, those that learning would set aside, in place of the test data."""
+    train, valid, classes = prepare(task, example, torch.Generator().manual_seed(seed))
+    return Task(task.name, train.source, valid.source, task.class_names or classes, test=valid.source)
+
+
+def _example(task: Task) -> Tensor:
+    """An input of the shape that the first task has, all zeros."""
+    data = Data(task.train, f"Task {task.name!r}, train")
+    x = data.finish(data.first()[:1])
+    return torch.zeros_like(x, dtype=torch.get_default_dtype() if x.is_floating_point() else x.dtype)
+
+
+def learner_in(folder: Path, config: Config, verify: bool = True) -> Learner:
+    """The learner that is saved in a folder, with the network that settings name."""
+    from lightning_fabric import Fabric
+
+    body, files = store.load(folder)
+    with seeded(config.seed):
+        model = config.make_model(tuple(files["core"]["example"].shape[1:]), body["tasks"][0]["classes"])
+    fabric = Fabric(accelerator=config.device, devices=1)
+    return Learner.load(folder, model, fabric=fabric, progress=False, verify=verify)
 
 
 def settings_in(folder: str | os.PathLike[str]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -91,6 +92,24 @@ class Images:
             x = x.expand(-1, self.shape[0], -1, -1)
         x = x.to(torch.float32).sub_(mean).div_(std)
         return x if self.order is None else x.flatten(1).index_select(1, self.order.to(x.device))
+
+    def told(self) -> dict[str, Any]:
+        """What makes a picture an input, in a form that JSON can hold: `as_told` does the same to other pictures."""
+        return {
+            "pixels": list(self.pixels.shape[1:]),  # channels, height, width
+            "mean": list(self.mean or ()),
+            "std": list(self.std or ()),
+            "shape": None if self.shape is None else list(self.shape),
+            "order": None if self.order is None else self.order.tolist(),
+        }
+
+
+def as_told(told: Mapping[str, Any], pixels: np.ndarray) -> Tensor:
+    """Pictures as bytes made inputs in the way of the images that are told of."""
+    order = None if told["order"] is None else torch.tensor(told["order"])
+    shape = None if told["shape"] is None else tuple(told["shape"])
+    images = Images(pixels, np.zeros(len(pixels), np.int64), tuple(told["mean"]), tuple(told["std"]), shape, order)
+    return images.finish(torch.from_numpy(pixels))
 
 
 Values = tuple[float, ...]

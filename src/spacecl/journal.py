@@ -25,18 +25,8 @@ class Journal:
 
     @staticmethod
     def _read(file: Path) -> list[Row]:
-        text = file.read_bytes() if file.exists() else b""
-        whole, rows = 0, []
-        for line in text.splitlines(keepends=True):
-            try:
-                row = json.loads(line)
-            except ValueError:
-                break
-            if not line.endswith(b"\n"):
-                break
-            whole += len(line)
-            rows.append(row)
-        if whole < len(text):
+        rows, whole = whole_rows(file)
+        if file.exists() and whole < file.stat().st_size:
             with file.open("r+b") as stream:
                 stream.truncate(whole)
         return rows
@@ -59,6 +49,22 @@ class Journal:
             store.on_disk(self.file.parent)
         if self.board is not None:
             self.board.show(row)
+
+
+def whole_rows(file: Path) -> tuple[list[Row], int]:
+    """The rows of a journal up to the first that was cut, and how many bytes they have."""
+    text = file.read_bytes() if file.exists() else b""
+    whole, rows = 0, []
+    for line in text.splitlines(keepends=True):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            break
+        if not line.endswith(b"\n"):
+            break
+        whole += len(line)
+        rows.append(row)
+    return rows, whole
 
 
 def _key(row: Row) -> tuple[Any, ...]:

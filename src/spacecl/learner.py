@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import random
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, overload
 
 import numpy as np
 import torch
@@ -18,11 +19,12 @@ from torch import Tensor, nn
 
 from . import store
 from .blueprint import ask, rebuild, repeated, tensors_of
-from .channels import Channels
+from .channels import Channels, Tensors
 from .checkpoint import Keeper, part
 from .core import Core
 from .door import admit
 from .errors import ConfigError, DataError, SpaceWarning, StoreError, TaskError
+from .likeness import SAMPLES, Identified, Inferred, scores, signature
 from .methods import METHODS, SPACE
 from .progress import Progress
 from .recipe import Recipe
@@ -32,6 +34,9 @@ from .training import Row, Trainer, evaluate
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
+
+
+INFER = "infer"  # in place of a task's name: find out which it is
 
 
 class Method(Protocol):
@@ -137,6 +142,20 @@ class Learner:
         """How many output channels each layer of the full network has."""
         return self._core.channels.widths(self._core.channels.everything())
 
+    @property
+    def example(self) -> Tensor:
+        """One input of the shape that the network takes."""
+        return self._core.blueprint.example
+
+    @property
+    def room(self) -> dict[str, dict[str, int]]:
+        """What tasks take from, layer by layer: how much there is, how much is taken, and by the last task alone.
+
+        Counted in output channels or, with a method that shares out single weights, in weights. Empty where
+        every task has the whole network.
+        """
+        return self._core.room()
+
     def full(self) -> nn.Module:
         """The full network, with the weights and the head that it was given, grown if it has grown since."""
         blueprint = self._core.blueprint
@@ -195,6 +214,8 @@ class Learner:
         """Check a task's data, learn it in some way and, when all is done, take over what came of it."""
         if not isinstance(task, Task):
             raise DataError(f"learn() takes a Task, such as Task('name', (x, y)); got a {type(task).__name__}.")
+        if task.name == INFER:
+            raise TaskError(f"No task can be named {INFER!r}: the word asks to find out the task. Give this one another name.")
         if task.name in self._records:
             raise TaskError(f"A task named {task.name!r} has been learned already. Give this one another name.")
         self._check_data()
@@ -213,6 +234,8 @@ class Learner:
             core, found = learn(self._core, Job(task.name, train, valid, classes, trainer, before))
             network = core.network(number).to(self.fabric.device)
             accuracy = evaluate(network, valid, self.fabric, self.channels_last)
+            signed = signature(self._examples(train, network, seed), classes)
+            core = replace(core, signatures=(*core.signatures, signed))
         record = TaskRecord(
             name=task.name,
             classes=classes,
@@ -223,6 +246,7 @@ class Learner:
             parameters=sum(parameter.numel() for parameter in network.parameters()),
             size=core.size(),
             used=core.channels.widths(core.committed),
+            pictures=None if train.images is None else train.images.told(),
             **found,
         )
         records = {**self._records, task.name: record}
@@ -234,6 +258,16 @@ class Learner:
         if self._method.needs_data:
             self._data[task.name] = train, valid
         return records[task.name]
+
+    def _examples(self, data: Data, network: nn.Module, seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Random examples with the answers of a network, as many as a signature needs."""
+        seen = 0
+        for x, y in data.batches(500, torch.Generator().manual_seed(seed)):
+            x = data.finish(x)
+            yield x, y, self._answers(x, network)
+            seen += len(x)
+            if seen >= SAMPLES:
+                return
 
     def remember(self, task: Task) -> None:
         """Give the data of a learned task again, for a method that needs them, to a learner that was loaded.
@@ -287,8 +321,23 @@ class Learner:
             parts = [ask(network, part, self.channels_last) for part in x.split(1024)]
             return (parts[0] if len(parts) == 1 else torch.cat(parts)).to(x.device)
 
-    def predict(self, x: Tensor, task: str | Sequence[str]) -> Tensor:
-        """The labels of some inputs, all of one task or with one task's name per row."""
+    @overload
+    def predict(self, x: Tensor, task: Literal["infer"], *, together: bool = False) -> Inferred: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def predict(self, x: Tensor, task: str | Sequence[str] | None = None, *, together: bool = False) -> Tensor: ...
+
+    def predict(self, x: Tensor, task: str | Sequence[str] | None = None, *, together: bool = False) -> Tensor | Inferred:
+        """The labels of some inputs, all of one task or with one task's name per row.
+
+        `task="infer"` finds out the task of every row (or, with `together`, one task for all rows, which is far surer) and
+        tells it, and how sure it is, with the labels. It is never done unasked.
+        """
+        if task is None:
+            raise TaskError(f'Which task? Give its name, one name per row, or task="infer" to find out. {self._known()}')
+        if task == INFER:
+            found = self.identify(x, together=together)
+            return Inferred(self.predict(x, found.tasks), found.tasks, found.sure)
         if isinstance(task, str):
             return self.logits(x, task).argmax(1)
         if len(task) != len(x):
@@ -306,6 +355,34 @@ class Learner:
             labels[index] = self._answers(x[index], self._network(name)).argmax(1)
         return labels
 
+    def identify(self, x: Tensor, *, together: bool = False) -> Identified:
+        """Which task each row belongs to, judged by what the tasks remember of their own inputs; all are one's with `together`.
+
+        Permuted pixels or other kinds of pictures are told apart row by row. Where tasks are classes of the same kind
+        of pictures a single row is often taken for another task's, and `sure` says so; some tens of rows `together` are not.
+        """
+        if not self._records:
+            raise TaskError("No task has been learned yet, so none can be found out.")
+        self._check_input(x, "identify()")
+        if not len(x):
+            return Identified((), torch.zeros(0, len(self._records)))
+        found = torch.stack([self.likeness(x, name) for name in self._records], 1)
+        shares = (found.sum(0, keepdim=True).expand_as(found) if together else found).softmax(1)
+        names = self.tasks
+        return Identified(tuple(names[best] for best in shares.argmax(1).tolist()), shares.float())
+
+    def likeness(self, x: Tensor, task: str) -> Tensor:
+        """How much inputs are like those that a task was taught with, a number for each row; higher is more.
+
+        Numbers of different tasks can be held against each other: that is what `identify` does.
+        """
+        number = self._number(task)
+        self._check_input(x, f"Task {task!r}")
+        if number >= len(self._core.signatures):
+            raise TaskError(f"Task {task!r} was learned by a version of spacecl that kept nothing to know its inputs by.")
+        logits = None if self._method.forgets else self.logits(x, task)  # what was usual then need not be now
+        return scores(x, self._core.signatures[number], logits)
+
     def evaluate(self, data: Source, task: str) -> float:
         """The share of some labelled data that a task's network gets right."""
         network, checked = self._network(task), Data(data, f"Task {task!r}, data")
@@ -321,9 +398,42 @@ class Learner:
         """A task's network as a plain, physically small module of its own, in eval mode."""
         return self._core.network(self._number(task))
 
+    def export(
+        self,
+        task: str,
+        file: str | os.PathLike[str],
+        *,
+        format: str | None = None,
+        fold: bool = True,
+        int8: Tensor | None = None,
+    ) -> dict[str, Any]:
+        """Write a task's small network to a file for other programs, and return what there is to say of it.
+
+        `cats.onnx` runs in onnxruntime, `cats.pt2` is a `torch.export` program, `cats.safetensors` has plain weights with
+        `cats.json` beside it; `format` names one for a file that ends otherwise. Batch norms are folded into the layers
+        before them where they can be, unless `fold=False`. `int8`, inputs to calibrate by, makes an ONNX file one of bytes.
+        """
+        from .export import export
+
+        module, record = self.subnet(task), self._records[task]
+        about = {
+            "task": task,
+            "classes": record.classes if record.class_names is None else list(record.class_names),
+            "digest": record.digest,
+            "widths": dict(record.widths),
+            "pictures": record.pictures,
+        }
+        if int8 is not None:
+            self._check_input(int8, "int8, the inputs to calibrate by")
+        return export(module, self._core.blueprint.example, file, about, format=format, fold=fold, int8=int8)
+
+    def digests(self) -> dict[str, str]:
+        """Every task's digest, computed anew from the bits that are there."""
+        return {name: self._core.digest(number) for number, name in enumerate(self._records)}
+
     def verify(self) -> dict[str, str]:
         """Compute every task's digest anew and return them; raise StoreError if one is not what it was at its commit."""
-        found = {name: self._core.digest(number) for number, name in enumerate(self._records)}
+        found = self.digests()
         changed = [name for name, digest in found.items() if digest != self._records[name].digest]
         if changed:
             raise StoreError(f"The networks of these tasks are not those of their commit: {', '.join(changed)}.")
@@ -369,6 +479,8 @@ class Learner:
             common |= {f"taken.{name}": tensor for name, tensor in core.taken.items()}
             common |= {f"memory.{name}": tensor for name, tensor in core.memory.items()}
             common |= {f"keep.{number}": keep for number, keep in enumerate(core.keeps)}
+            signed = enumerate(core.signatures)
+            common |= {f"signature.{number}.{name}": tensor for number, part in signed for name, tensor in part.items()}
             store.save(folder, body, {"core": common | {"example": blueprint.example}, **files})
         self.fabric.barrier()
 
@@ -381,10 +493,12 @@ class Learner:
         method: Method | None = None,
         fabric: Fabric | None = None,
         progress: Progress = None,
+        verify: bool = True,
     ) -> Learner:
         """Read a learner back. `model` is one of the same architecture; its own weights do not matter.
 
-        `method` is needed only where it is one of your own.
+        `method` is needed only where it is one of your own. Files are checked in any case; `verify=False` leaves it to you
+        to hold the networks against their digests.
         """
         body, files = store.load(folder)
         _compare_tensors(body["tensors"], model, folder)
@@ -409,24 +523,26 @@ class Learner:
                 fabric=fabric,
                 progress=progress,
             )
-        core = learner._core
-        sizes = [len(group.units) for group in core.channels.groups]
-        if sizes != body["units"] and len(sizes) == len(body["units"]):  # it had grown
-            core = core.resized(body["units"])
-        same = list(core.channels.operations) == body["operations"] or torch.__version__ != body["torch"]
-        if core.channels.fingerprint() != body["fingerprint"] or not same:
-            raise StoreError(
-                f"{folder} was saved from another architecture: the tensors are the same, but forward() is not"
-                f" (saved with torch {body['torch']}, this is {torch.__version__}). Build the model as it was."
-            )
-        common = {name: tensors[f"core.{name}"] for name in core.tensors}
-        own = tuple(files[f"task {number}"] for number in range(len(body["tasks"])))
-        records = {record["name"]: TaskRecord.from_json(record) for record in body["tasks"]}
-        keeps = tuple(tensors[f"keep.{number}"] for number in range(len(own)))
-        taken, memory = part(tensors, "taken"), part(tensors, "memory")
-        learner._state = replace(core, tensors=common, keeps=keeps, own=own, taken=taken, memory=memory), records
-        learner.verify()
+        learner._state = _restored(learner._core, body, files, folder)
+        if verify:
+            learner.verify()
         return learner
+
+    def reloaded(self, folder: str | os.PathLike[str]) -> Learner:
+        """A learner with what the folder holds now, of the same architecture: far quicker than to load it anew.
+
+        This one stays as it is. Networks of tasks that have not changed are the very same modules.
+        """
+        body, files = store.load(folder)
+        found = copy.copy(self)
+        found._state = _restored(self._core, body, files, folder)
+        found.verify()
+        same = (name for name, record in found._records.items() if self._digest(name) == record.digest)
+        found._networks = {name: self._networks[name] for name in same if name in self._networks}
+        return found
+
+    def _digest(self, task: str) -> str | None:
+        return self._records[task].digest if task in self._records else None
 
 
 def compress(
@@ -471,6 +587,30 @@ def compress(
 def task_seed(seed: int, number: int) -> int:
     """The seed of a task, by its number: of what is set aside for validation, and of training."""
     return 1_000_003 * seed + 1009 * number
+
+
+def _restored(
+    core: Core, body: Mapping[str, Any], files: Mapping[str, Tensors], folder: object
+) -> tuple[Core, dict[str, TaskRecord]]:
+    """What a saved learner had committed, in the network that `core` has; not verified yet."""
+    sizes = [len(group.units) for group in core.channels.groups]
+    if sizes != body["units"] and len(sizes) == len(body["units"]):  # it had grown
+        core = core.resized(body["units"])
+    same = list(core.channels.operations) == body["operations"] or torch.__version__ != body["torch"]
+    if core.channels.fingerprint() != body["fingerprint"] or not same:
+        raise StoreError(
+            f"{folder} was saved from another architecture: the tensors are the same, but forward() is not"
+            f" (saved with torch {body['torch']}, this is {torch.__version__}). Build the model as it was."
+        )
+    tensors = files["core"]
+    common = {name: tensors[f"core.{name}"] for name in core.tensors}
+    own = tuple(files[f"task {number}"] for number in range(len(body["tasks"])))
+    records = {record["name"]: TaskRecord.from_json(record) for record in body["tasks"]}
+    keeps = tuple(tensors[f"keep.{number}"] for number in range(len(own)))
+    taken, memory = part(tensors, "taken"), part(tensors, "memory")
+    signed = tuple(filter(None, (part(tensors, f"signature.{number}") for number in range(len(own)))))
+    found = replace(core, tensors=common, keeps=keeps, own=own, taken=taken, memory=memory, signatures=signed)
+    return found, records
 
 
 def _described(model: nn.Module) -> dict[str, str]:

@@ -56,8 +56,14 @@ class TaskRecord:
     used: Mapping[str, int] = field(default_factory=dict)  # output channels of each layer that any task so far has
     full: tuple[str, ...] = ()  # layers that had no free channel left when the task began
     grown: bool = False  # whether the network was made larger for this task
+    pictures: Mapping[str, Any] | None = None  # how pictures become inputs (Images.told), where it was taught with Images
     seconds: Mapping[str, float] = field(default_factory=dict)  # by phase
     history: tuple[Mapping[str, Any], ...] = ()  # a row per epoch
+
+    @property
+    def class_labels(self) -> tuple[str, ...]:
+        """What the classes are called: their numbers, where they have no names."""
+        return self.class_names or tuple(map(str, range(self.classes)))
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

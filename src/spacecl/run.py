@@ -15,18 +15,18 @@ import torch
 from torch import Tensor
 
 from . import __version__, store
-from .benchmarks.streams import stream
 from .config import Config
 from .costs import Cost, counted, measured, multiply_adds
 from .errors import ConfigError, StoreError
-from .folder import alone, begin, compare
+from .folder import alone, begin, compare, learner_in, tasks_of
 from .journal import Board, Journal
-from .learner import Learner, seeded, task_seed
+from .learner import Learner, seeded
 from .measure import average_accuracy, backward_transfer, forgetting
 from .progress import Overview, clock, wanted
-from .tasks import Data, Task, check_whole, prepare
+from .tasks import Data, Task, check_whole
 
 SCHEMA = 1  # of result.json; docs/runs.md describes it
+TOGETHER = 64  # rows of one task whose task is found out for all at once
 Row = dict[str, Any]
 Say = Callable[[str], None]
 
@@ -60,18 +60,7 @@ def run(
             say(f"{folder} is finished already.")
             return json.loads((folder / "result.json").read_text())
         with seeded(config.seed):
-            tasks = stream(
-                config.benchmark,
-                data,
-                tasks=config.tasks,
-                limit=config.limit,
-                order=config.order,
-                seed=config.seed,
-                image_size=config.image_size,
-            )
-            example = _example(tasks[0])
-            if config.judge == "valid":
-                tasks = [_without_test(task, example, task_seed(config.seed, n)) for n, task in enumerate(tasks)]
+            tasks, example = tasks_of(config, data)
             counts = [check_whole(task, example) for task in tasks]
         _check_names(config, tasks)
         learner = _learner(config, folder, example, counts[0]["classes"])
@@ -176,6 +165,9 @@ def _result(
                 "seconds": {**record.seconds, "test": tests[number + 1]["seconds"]},
             }
         )
+    inferred = _inferred(learner, tasks)
+    for entry in listed:
+        entry["inferred"] = inferred.get(entry["name"])
     full = learner.full()
     phases = sorted({phase for entry in listed for phase in entry["seconds"]})
     seconds = {phase: sum(entry["seconds"].get(phase, 0.0) for entry in listed) for phase in phases}
@@ -191,6 +183,7 @@ def _result(
         "backward_transfer": backward_transfer(matrix),
         "forgetting": forgetting(matrix),
         "accuracy_matrix": matrix,
+        "inferred": _mean_inferred(list(inferred.values())),
         "size": learner.size,
         "storage": learner.storage,
         "network": {
@@ -203,15 +196,47 @@ def _result(
     }
 
 
+def _inferred(learner: Learner, tasks: Sequence[Task]) -> dict[str, Row]:
+    """What comes of each task's test data when its name is not given: how often the task is found, and the label right.
+
+    By row, and by batches in which all rows are known to be of one task.
+    """
+    found: dict[str, Row] = {}
+    names = list(learner.tasks)
+    for number, task in enumerate(tasks):
+        data, seen = Data(task.test, task.name), 0  # type: ignore[arg-type]
+        counts = {how: {"identified": 0, "accuracy": 0} for how in ("row", "batch")}
+        for x, y in data.batches(TOGETHER):
+            x = data.finish(x)
+            like = torch.stack([learner.likeness(x, name) for name in names], 1)
+            best = {"row": like.argmax(1), "batch": like.sum(0).argmax().expand(len(x))}
+            for how, chosen in best.items():
+                right = chosen == number
+                labels = learner.predict(x, [names[one] for one in chosen.tolist()])
+                counts[how]["identified"] += int(right.sum())
+                counts[how]["accuracy"] += int((right & (labels.cpu() == y)).sum())
+            seen += len(y)
+        found[task.name] = {how: {key: count / seen for key, count in c.items()} for how, c in counts.items()}
+    return found
+
+
+def _mean_inferred(tasks: Sequence[Row]) -> Row:
+    """Means over all tasks."""
+    means = {
+        how: {key: sum(task[how][key] for task in tasks) / len(tasks) for key in ("identified", "accuracy")}
+        for how in ("row", "batch")
+    }
+    return {**means, "together": TOGETHER}
+
+
 def measure(out: str | os.PathLike[str]) -> dict[str, Any]:
     """Add to a finished run's result.json what inference costs on this machine, if it is not there yet; no data is read."""
     folder = Path(out)
     with alone(folder):
         result = json.loads((folder / "result.json").read_text())
         if not is_measured(result):
-            example = store.load(folder / "model")[1]["core"]["example"]
-            learner = _learner(Config.from_json(result["config"]), folder, example, result["tasks"][0]["classes"])
-            _measure_costs(learner, result, example)
+            learner = learner_in(folder / "model", Config.from_json(result["config"]))
+            _measure_costs(learner, result, learner.example)
             store.write_whole(folder / "result.json", json.dumps(result, indent=1).encode())
     return result
 
@@ -233,12 +258,6 @@ def _measure_costs(learner: Learner, result: dict[str, Any], example: Tensor) ->
             task["costs"][kind]["measured"] = known[shapes]
 
 
-def _without_test(task: Task, example: Tensor, seed: int) -> Task:
-    """The same task with its validation data, those that learning would set aside, in place of the test data."""
-    train, valid, classes = prepare(task, example, torch.Generator().manual_seed(seed))
-    return Task(task.name, train.source, valid.source, task.class_names or classes, test=valid.source)
-
-
 def _check_names(config: Config, tasks: Sequence[Task]) -> None:
     """Options by task name must name tasks."""
     names = [task.name for task in tasks]
@@ -247,21 +266,14 @@ def _check_names(config: Config, tasks: Sequence[Task]) -> None:
         raise ConfigError(f"options.task_variance names {', '.join(lost)}, but the tasks are {', '.join(names)}.")
 
 
-def _example(task: Task) -> Tensor:
-    """An input of the shape that the first task has, all zeros."""
-    data = Data(task.train, f"Task {task.name!r}, train")
-    x = data.finish(data.first()[:1])
-    return torch.zeros_like(x, dtype=torch.get_default_dtype() if x.is_floating_point() else x.dtype)
-
-
 def _learner(config: Config, folder: Path, example: Tensor, classes: int) -> Learner:
     from lightning_fabric import Fabric
 
-    fabric = Fabric(accelerator=config.device, devices=1)
+    if (folder / "model" / store.MANIFEST).exists():
+        return learner_in(folder / "model", config)
     with seeded(config.seed):
         model = config.make_model(tuple(example.shape[1:]), classes)
-    if (folder / "model" / store.MANIFEST).exists():
-        return Learner.load(folder / "model", model, fabric=fabric, progress=False)
+    fabric = Fabric(accelerator=config.device, devices=1)
     return Learner(
         model,
         config.make_method(),
@@ -336,6 +348,13 @@ def table(result: Mapping[str, Any]) -> Any:
         f"All networks together: {result['size']:.1%} of the full one. Backward transfer {result['backward_transfer']:+.2%}. "
         f"{clock(result['seconds']['total'])}.\nKept: {kept}."
     )
+    inferred = result.get("inferred")
+    if inferred:
+        row, batch = inferred["row"], inferred["batch"]
+        found.caption += (
+            f"\nTasks found out, not given: {row['accuracy']:.2%} row by row (the task is found for {row['identified']:.1%}), "
+            f"{batch['accuracy']:.2%} by batches of {inferred['together']} ({batch['identified']:.1%})."
+        )
     return found
 
 

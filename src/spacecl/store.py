@@ -49,6 +49,23 @@ def save(folder: str | os.PathLike[str], body: Mapping[str, Any], files: Mapping
 
 def load(folder: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
     """Read a folder back: the body and the sets of tensors, every byte checked."""
+    content = read_manifest(folder)
+    return content, {name: _read(Path(folder) / entry["file"], entry, name) for name, entry in content["files"].items()}
+
+
+def damaged(folder: str | os.PathLike[str]) -> dict[str, str]:
+    """What is wrong with each set of tensors of a folder, in words; empty if all are as they were written."""
+    found = {}
+    for name, entry in read_manifest(folder)["files"].items():
+        try:
+            _read(Path(folder) / entry["file"], entry, name)
+        except StoreError as error:
+            found[name] = str(error)
+    return found
+
+
+def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """The body of a folder, checked, without its tensors."""
     path = Path(folder)
     manifest = path / MANIFEST
     if not manifest.is_file():
@@ -62,7 +79,7 @@ def load(folder: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, dict
         raise StoreError(f"{manifest} was changed after it was written: its checksum does not match. Restore it from a copy.")
     if content["format"] != FORMAT:
         raise StoreError(f"{manifest} has format {content['format']}; this version of spacecl reads format {FORMAT}.")
-    return content, {name: _read(path / entry["file"], entry, name) for name, entry in content["files"].items()}
+    return content
 
 
 def _read(file: Path, entry: Mapping[str, Any], name: str) -> dict[str, Tensor]:

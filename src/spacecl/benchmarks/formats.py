@@ -245,8 +245,8 @@ def read_gtsrb(folder: Path) -> Decoded:
         raise DataError(
             f"{table} is not the table of test signs, with Filename and ClassId: {error}. Fetch it again."
         ) from error
-    test = decode([images / name for name, _ in rows], 32, 3), np.array([label for _, label in rows], np.int64)
-    return Decoded((decode(files, 32, 3), labels), test, _numbers(43), note)
+    test = decode([images / name for name, _ in rows], (3, 32, 32)), np.array([label for _, label in rows], np.int64)
+    return Decoded((decode(files, (3, 32, 32)), labels), test, _numbers(43), note)
 
 
 def pictures(folder: Path) -> list[Path]:
@@ -277,18 +277,18 @@ def read_parts(folders: Sequence[Path], size: int, channels: int, share: float) 
     """Pictures of classes, a share of them set aside as test data, the same ones every time."""
     files, labels, note = listed(folders)
     rest, test = set_aside(len(files), share)
-    parts = [(decode([files[row] for row in rows], size, channels), labels[rows]) for rows in (rest, test)]
+    parts = [(decode([files[row] for row in rows], (channels, size, size)), labels[rows]) for rows in (rest, test)]
     return parts[0], parts[1], note
 
 
-def decode(files: Sequence[Path], size: int, channels: int) -> np.ndarray:
-    """Pictures as bytes, made square of one size; all that cannot be read are named."""
+def decode(files: Sequence[Path], shape: Sequence[int]) -> np.ndarray:
+    """Pictures as bytes, all of one shape (channels, height, width); all that cannot be read are named."""
     Image = need_pillow()  # noqa: N806
-    found, broken = np.empty((len(files), channels, size, size), np.uint8), []
+    found, broken = np.empty((len(files), *shape), np.uint8), []
     for row, file in enumerate(files):
         try:
             with Image.open(file) as picture:
-                found[row] = _pixels(picture, size, channels)
+                found[row] = seen(picture, shape)
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             broken.append(f"{file} ({error})")
     if broken:
@@ -297,20 +297,21 @@ def decode(files: Sequence[Path], size: int, channels: int) -> np.ndarray:
     return found
 
 
-def _pixels(picture: Any, size: int, channels: int) -> np.ndarray:
-    """One picture as it is seen: turned as its camera says, what is transparent on white, 16 bits as 8."""
+def seen(picture: Any, shape: Sequence[int]) -> np.ndarray:
+    """One picture as it is seen, as bytes: turned as its camera says, what is transparent on white, 16 bits as 8."""
     from PIL import Image, ImageOps
 
+    channels, high, wide = shape
     picture = ImageOps.exif_transpose(picture)
     if picture.mode.startswith("I"):
         picture = Image.fromarray((np.asarray(picture).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8))
     if picture.has_transparency_data:
-        seen = picture.convert("RGBA")
-        picture = Image.alpha_composite(Image.new("RGBA", seen.size, "white"), seen)
+        clear = picture.convert("RGBA")
+        picture = Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear)
     picture = picture.convert("L" if channels == 1 else "RGB")
-    if picture.size != (size, size):
-        picture = picture.resize((size, size), Image.Resampling.BILINEAR, reducing_gap=3.0)
-    return np.asarray(picture).reshape(size, size, channels).transpose(2, 0, 1)
+    if picture.size != (wide, high):
+        picture = picture.resize((wide, high), Image.Resampling.BILINEAR, reducing_gap=3.0)
+    return np.asarray(picture).reshape(high, wide, channels).transpose(2, 0, 1)
 
 
 def need_pillow() -> Any:

@@ -96,7 +96,7 @@ def _digits() -> Decoded:
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
-    pixels = images.reshape(-1, 1, 8, 8).astype(np.uint8)
+    pixels = 15 * images.reshape(-1, 1, 8, 8).astype(np.uint8)  # of 16 shades: as bright as pictures are
     train, test = ((pixels[rows], labels[rows]) for rows in set_aside(len(labels), 0.2))
     return Decoded(train, test, tuple(map(str, range(10))), spread=statistics(train[0]))
 
@@ -201,7 +201,7 @@ def _own_task(root: Path, name: str, names: list[str], parts: dict[str, dict[str
 
     def kept(first: str, second: str) -> Decoded:
         def make() -> Decoded:
-            train, test = ((decode(files[part], size, 3), labels[part]) for part in (first, second))
+            train, test = ((decode(files[part], (3, size, size)), labels[part]) for part in (first, second))
             return Decoded(train, test, tuple(names))
 
         return decoded(f"own-{root.name}-{name}-{size}-{first}", [*files[first], *files[second]], make)

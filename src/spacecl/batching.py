@@ -1,0 +1,127 @@
+"""Questions of many callers, about many tasks, answered together by one thread."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from .learner import INFER, Learner
+
+Answer = dict[str, Any]
+Result = TypeVar("Result")
+
+
+def _NOTHING() -> None:
+    """Stands for an empty queue."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """Rows of one task, or of tasks to be found out, and where the answer goes."""
+
+    task: str
+    rows: Tensor
+    future: Future[Answer]
+
+
+class Batcher:
+    """One thread that asks the learner. What has come in while it was busy is answered next, every task in one pass.
+
+    Nothing waits for company: alone, a question is asked at once.
+    """
+
+    def __init__(self, learner: Learner, most: int = 1024):
+        self.learner, self.most = learner, most
+        self._queue: queue.SimpleQueue[Question | Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="spacecl-batcher", daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def ask(self, task: str, rows: Tensor) -> Future[Answer]:
+        """Ask about some rows; the answer is a dictionary of tensors and lists, with an entry for each row."""
+        future: Future[Answer] = Future()
+        self._queue.put(Question(task, rows, future))
+        return future
+
+    def call(self, work: Callable[[Learner], Result]) -> Future[Result]:
+        """Do something else with the learner, between two batches."""
+        future: Future[Result] = Future()
+
+        def done() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(work(self.learner))
+                except Exception as error:
+                    future.set_exception(error)
+
+        self._queue.put(done)
+        return future
+
+    def exchange(self, make: Callable[[Learner], Learner]) -> Future[Learner]:
+        """Put another learner in the place of this one; what was asked before is answered by the old."""
+
+        def change(learner: Learner) -> Learner:
+            self.learner = make(learner)
+            return self.learner
+
+        return self.call(change)
+
+    def close(self) -> None:
+        """Answer what is there, and stop."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        while (waiting := self._queue.get()) is not None:
+            batch: list[Question] = []
+            while isinstance(waiting, Question):
+                batch.append(waiting)
+                waiting = _NOTHING if sum(len(question.rows) for question in batch) >= self.most else self._next()
+            self._answer(batch)
+            if waiting is None:
+                return
+            waiting()
+
+    def _next(self) -> Question | Callable[[], None] | None:
+        try:
+            return self._queue.get_nowait()
+        except queue.Empty:
+            return _NOTHING
+
+    def _answer(self, batch: list[Question]) -> None:
+        by_task: dict[str, list[Question]] = {}
+        for question in batch:
+            if question.future.set_running_or_notify_cancel():  # else nobody waits for it any more
+                by_task.setdefault(question.task, []).append(question)
+        for task, questions in by_task.items():
+            try:
+                found = _asked(self.learner, task, torch.cat([question.rows for question in questions]))
+                start = 0
+                for question in questions:
+                    end = start + len(question.rows)
+                    question.future.set_result({name: values[start:end] for name, values in found.items()})
+                    start = end
+            except Exception as error:
+                for question in questions:
+                    if not question.future.done():
+                        question.future.set_exception(error)
+
+
+def _asked(learner: Learner, task: str, rows: Tensor) -> Answer:
+    """All that there is to say of some rows, an entry for each."""
+    if task != INFER:
+        logits = learner.logits(rows, task)
+        return {"logits": logits, "label": logits.argmax(1)}
+    found = learner.identify(rows)
+    labels = learner.predict(rows, found.tasks)
+    return {"task": list(found.tasks), "label": labels, "sure": found.sure}

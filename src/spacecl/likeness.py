@@ -1,0 +1,134 @@
+"""Which task an input is like: what a committed task remembers of its inputs, and how well it explains others.
+
+A task's signature is the distribution of a few fixed features of its own training inputs, the same for all tasks, so that
+likelihoods can be held against each other: class means and one covariance, with a Student t's heavy tails. To it comes how
+sure the task's own network is (its energy), in deviations from what is usual on its own data. docs/deploying.md has the
+other ways that were tried, and what each is worth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .channels import Tensors
+
+GRID = 4  # images are looked at in so many by so many parts
+FEATURES = 128  # of inputs that are no images, at most
+CLASSES = 32  # with more, one mean stands for all
+SAMPLES = 5000  # training examples that a signature rests on, at most
+_FAINT = 0.05  # below this, how strong an edge is matters little
+_FREEDOM = 12.0  # of Student's t: 4 to 30 are alike
+_SHRUNK = 0.05  # the least share of the identity in a covariance: tasks with few examples must stay in the running
+_INDEPENDENT = 25.0  # features depend on each other: so many of them count as one, or the answers were far too sure
+
+
+@dataclass(frozen=True)
+class Identified:
+    """The task of every row, by its name, and how much each task is to be believed.
+
+    `scores` has a row for each input and a column for each task, and every row adds up to 1.
+    """
+
+    tasks: tuple[str, ...]
+    scores: Tensor  # (rows, tasks)
+
+    @property
+    def sure(self) -> Tensor:
+        """For every row, the score of the task that was found."""
+        return self.scores.amax(1)
+
+
+@dataclass(frozen=True)
+class Inferred:
+    """Labels without a task's name given: of every row the label, the task that it is a label of, and how sure that is."""
+
+    labels: Tensor
+    tasks: tuple[str, ...]
+    sure: Tensor
+
+
+def features(x: Tensor) -> Tensor:
+    """Inputs as a few numbers each, in float64: of images colours and edges of every part, of others a projection.
+
+    >>> features(torch.zeros(2, 3, 32, 32)).shape, features(torch.zeros(2, 784)).shape, features(torch.zeros(2, 9)).shape
+    (torch.Size([2, 112]), torch.Size([2, 128]), torch.Size([2, 9]))
+    """
+    if not x.is_floating_point():  # tokens: how often each occurs
+        places = (x.flatten(1) % FEATURES).long()
+        ones = torch.ones(places.shape, dtype=torch.float64, device=x.device)
+        return torch.zeros(len(x), FEATURES, dtype=torch.float64, device=x.device).scatter_add(1, places, ones).sqrt()
+    if x.dim() == 4 and min(x.shape[2:]) > GRID:
+        a, b, c, d = x[:, :, :-1, :-1], x[:, :, :-1, 1:], x[:, :, 1:, :-1], x[:, :, 1:, 1:]
+        strengths = [(one - other).abs().mean(1, keepdim=True) for one, other in ((a, b), (a, c), (a, d), (b, c))]
+        edges = [(F.adaptive_avg_pool2d(strength, GRID) + _FAINT).log() for strength in strengths]
+        return torch.cat([part.flatten(1) for part in (F.adaptive_avg_pool2d(x, GRID), *edges)], 1).double()
+    x = x.flatten(1).double()
+    if x.shape[1] <= FEATURES:
+        return x
+    random = torch.randn(x.shape[1], FEATURES, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return x @ torch.linalg.qr(random)[0].to(x.device)
+
+
+def signature(examples: Iterable[tuple[Tensor, Tensor, Tensor]], classes: int) -> Tensors:
+    """What is to be remembered of a task's inputs: triples of inputs, labels and the task's own logits."""
+    found = [(features(x), y, logits.double().logsumexp(1)) for x, y, logits in examples]
+    rows, labels, energy = (torch.cat([part[place].cpu() for part in found]) for place in range(3))
+    labels = labels.long() if classes <= CLASSES else torch.zeros_like(labels)
+    present, labels = labels.unique(return_inverse=True)
+    counts = torch.bincount(labels).double()
+    means = torch.zeros(len(present), rows.shape[1], dtype=torch.float64).index_add(0, labels, rows) / counts[:, None]
+    apart, free = rows - means[labels], max(1, len(rows) - len(present))
+    spread = (apart.square().sum(0) / free).sqrt()
+    spread = spread.clamp(min=max(1e-6, 1e-3 * float(spread.max())))
+    apart = apart / spread
+    covariance, identity = apart.mT @ apart / free, torch.eye(rows.shape[1], dtype=torch.float64)
+    shrink = _shrinkage(apart, covariance)
+    mean = covariance.diagonal().mean().clamp(min=1e-9)
+    root = torch.linalg.inv(torch.linalg.cholesky((1 - shrink) * covariance + shrink * mean * identity))
+    volume = float(2 * (spread.log().sum() - root.diagonal().log().sum()))
+    near = (apart @ root.mT).square().sum(1)
+    # The same distances if a row had no part in the means and the covariance: how much better its own rows fit than others.
+    weight = (1 - ((1 - shrink) * near / len(rows)).clamp(max=0.95)).reciprocal()
+    far = near * weight * (counts / (counts - 1).clamp(min=1))[labels].square()
+    flattered = float((_density(near, len(spread)) - _density(far, len(spread))).mean())
+    deviation = float(energy.std()) if len(energy) > 1 else 0.0
+    lower = torch.tril_indices(len(root), len(root))
+    numbers = torch.tensor([volume, flattered, float(energy.mean()), max(deviation, 1e-6)], dtype=torch.float64)
+    return {
+        "means": means.float(),
+        "spread": spread.float(),
+        "root": root[lower[0], lower[1]].float(),
+        "numbers": numbers,
+    }
+
+
+def scores(x: Tensor, signed: Mapping[str, Tensor], logits: Tensor | None) -> Tensor:
+    """How well a task explains inputs, on a scale that all tasks share; with its logits, how sure its network is, too."""
+    rows, size = features(x).cpu(), len(signed["spread"])
+    root = torch.zeros(size, size, dtype=torch.float64)
+    lower = torch.tril_indices(size, size)
+    root[lower[0], lower[1]] = signed["root"].double()
+    volume, flattered, energy, deviation = signed["numbers"].tolist()
+    spread = signed["spread"].double()
+    distances = torch.cdist((rows / spread) @ root.mT, (signed["means"].double() / spread) @ root.mT).square()
+    likely = (_density(distances, size) - volume / 2).logsumexp(1) - math.log(len(signed["means"]))
+    found = (likely + flattered / 2) / max(1.0, size / _INDEPENDENT)
+    return found if logits is None else found + (logits.double().logsumexp(1).cpu() - energy) / deviation
+
+
+def _shrinkage(rows: Tensor, covariance: Tensor) -> float:
+    """The share of the identity in a covariance that Ledoit and Wolf (2004) ask for."""
+    away = (covariance - covariance.diagonal().mean() * torch.eye(len(covariance), dtype=covariance.dtype)).square().sum()
+    noise = (rows.square().sum(1).square().mean() - covariance.square().sum()) / len(rows)
+    return min(1.0, max(_SHRUNK, float(noise / away.clamp(min=1e-30))))
+
+
+def _density(distances: Tensor, size: int) -> Tensor:
+    """The logarithm of Student's t at squared distances, but for what all tasks share."""
+    return -(_FREEDOM + size) / 2 * torch.log1p(distances / (_FREEDOM - 2))

@@ -1,0 +1,38 @@
+"""What all commands share of the terminal: where tables go, how warnings read, what a number may be."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import Any
+
+
+def console() -> Any:
+    """Standard output; in a file or a pipe, lines are as long as they need to be."""
+    from rich.console import Console
+
+    return Console(soft_wrap=True, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 200)
+
+
+def show_warnings_as_text() -> None:
+    import warnings
+
+    from .errors import SpaceWarning
+
+    usual = warnings.showwarning
+
+    def show(message: Any, category: type[Warning], *rest: Any) -> None:
+        if issubclass(category, SpaceWarning):
+            print(f"spacecl: warning: {message}", file=sys.stderr)
+        else:
+            usual(message, category, *rest)
+
+    warnings.showwarning = show  # type: ignore[assignment]
+
+
+def positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not a positive number")
+    return number

@@ -1,0 +1,169 @@
+"""Verify and inspect: what is committed is proved, what is damaged is named, and what room is left is told."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from models import chain, tasks
+
+from spacecl import EWC, HAT, SPACE, STL, Learner, PackNet, Recipe, Task, store
+from spacecl.audit import forecast, inspect
+from spacecl.cli import main
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*too few samples.*", "ignore:.*finds no free channel.*")
+VECTOR = torch.zeros(1, 6)
+
+
+@pytest.fixture
+def run(digits_run, tmp_path):
+    """A copy of a finished run, to be damaged."""
+    return shutil.copytree(digits_run, tmp_path / "run")
+
+
+def verified(folder, capsys, *more):
+    """The exit code of spacecl verify, and what it says as JSON."""
+    capsys.readouterr()
+    code = main(["verify", str(folder), "--json", *more])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def rewritten(folder, change):
+    """Change a saved learner's content and make all its checksums right again: only digests can tell."""
+    body, files = store.load(folder)
+    change(body, files)
+    store.save(folder, {key: value for key, value in body.items() if key not in ("format", "files")}, files)
+
+
+def test_a_run_that_nobody_touched_is_what_was_committed(digits_run, capsys):
+    code, found = verified(digits_run, capsys, "--accuracy")
+    assert code == 0
+    assert found["ok"]
+    result = json.loads((digits_run / "result.json").read_text())["tasks"]
+    assert [task["digest"] for task in found["tasks"]] == [task["digest"] for task in result]
+    assert [task["accuracy"] for task in found["tasks"]] == [task["accuracy"] for task in result]
+    assert main(["verify", str(digits_run)]) == 0
+    assert "All 2 tasks are what was committed." in capsys.readouterr().out
+
+
+def test_one_bit_of_a_weight_in_common_is_found_though_every_checksum_is_right(run, capsys):
+    def flip(body, files):
+        weight = files["core"]["core.hidden1.weight"].reshape(-1)
+        weight.view(torch.int32)[int(torch.nonzero(weight)[0])] ^= 1
+
+    rewritten(run / "model", flip)
+    code, found = verified(run, capsys)
+    assert code == 1
+    assert [task["problem"] for task in found["tasks"]].count("its bytes are not those of its commit") >= 1
+    assert main(["verify", str(run)]) == 1
+    assert "NOT as committed" in capsys.readouterr().out
+
+
+def test_another_head_with_a_digest_to_match_is_found_by_what_the_run_wrote_down(run, capsys):
+    """Someone who rewrites network, digest and checksums has result.json against them."""
+    learner = Learner.load(run / "model", _network(run))
+
+    def forge(body, files):
+        files["task 1"]["head.bias"] += 1
+        learner._core.own[1]["head.bias"].copy_(files["task 1"]["head.bias"])
+        body["tasks"][1]["digest"] = learner._core.digest(1)
+
+    rewritten(run / "model", forge)
+    code, found = verified(run, capsys)
+    assert code == 1
+    assert found["tasks"][0]["problem"] is None
+    assert found["tasks"][1]["problem"] == "result.json has the digest of another network"
+
+
+def _network(run):
+    from spacecl.config import Config
+
+    return Config.from_json(json.loads((run / "config.json").read_text())).make_model((64,), 10)
+
+
+def test_a_damaged_file_is_told_for_the_task_that_it_belongs_to(run, capsys):
+    body = store.read_manifest(run / "model")
+    file = run / "model" / body["files"]["task 1"]["file"]
+    file.write_bytes(file.read_bytes()[:-5])
+    code, found = verified(run, capsys)
+    assert code == 1
+    assert found["tasks"][0]["problem"] is None
+    assert "truncated" in found["tasks"][1]["problem"]
+    file.unlink()
+    assert "missing" in verified(run, capsys)[1]["tasks"][1]["problem"]
+    (run / "model" / store.MANIFEST).write_text("{")
+    code, found = verified(run, capsys)
+    assert code == 1
+    assert "damaged" in found["error"]
+
+
+def test_an_accuracy_that_is_not_the_recorded_one_is_found(run, capsys):
+    result = json.loads((run / "result.json").read_text())
+    result["tasks"][0]["accuracy"] -= 0.01
+    (run / "result.json").write_text(json.dumps(result))
+    assert verified(run, capsys)[0] == 0, "bytes alone do not tell"
+    code, found = verified(run, capsys, "--accuracy")
+    assert code == 1
+    assert found["tasks"][0]["problem"].startswith("its accuracy is")
+    assert found["tasks"][1]["problem"] is None
+    assert verified(run, capsys, "--accuracy", "--tolerance", "0.02")[0] == 0
+
+
+def test_a_run_that_is_not_finished_is_held_against_its_journal(run, capsys):
+    (run / "result.json").unlink()
+    code, found = verified(run, capsys, "--accuracy")
+    assert code == 0
+    assert [task["accuracy"] for task in found["tasks"]] == [task["recorded"] for task in found["tasks"]]
+
+
+def test_what_is_no_run_is_refused_with_what_to_do(tmp_path, capsys):
+    for folder, text in ((tmp_path / "none", "is no folder"), (tmp_path, "holds neither a run")):
+        assert main(["verify", str(folder)]) == 1
+        assert text in capsys.readouterr().err
+    learner = Learner(chain(), SPACE(), example_input=VECTOR)
+    learner.learn(Task("a", tasks(VECTOR, 1)[0]), Recipe(epochs=1))
+    learner.save(tmp_path / "saved")
+    assert main(["inspect", str(tmp_path / "saved")]) == 1
+    assert "--model my_net.py:network" in capsys.readouterr().err
+    assert main(["inspect", str(tmp_path / "saved"), "--model", "models:chain"]) == 0
+    assert main(["verify", str(tmp_path / "saved"), "--model", "models:chain", "--accuracy"]) == 1
+    assert "no run that would say which data" in capsys.readouterr().err
+
+
+def test_inspect_tells_tasks_room_and_what_will_fit(digits_run, capsys):
+    capsys.readouterr()
+    assert main(["inspect", str(digits_run), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    result = json.loads((digits_run / "result.json").read_text())
+    assert [task["widths"] for task in found["tasks"]] == [task["widths"] for task in result["tasks"]]
+    for layer, counts in found["layers"].items():
+        used = [task["used"][layer] for task in result["tasks"]]
+        assert counts == {"of": 100, "taken": used[-1], "last": used[-1] - used[-2], "free": 100 - used[-1]}
+    layer = found["forecast"]["layer"]
+    assert found["forecast"]["tasks"] == found["layers"][layer]["free"] // found["layers"][layer]["last"]
+    assert main(["inspect", str(digits_run)]) == 0
+    assert "more like the last fit" in capsys.readouterr().out
+
+
+def taught(method, count=2):
+    torch.manual_seed(0)
+    learner = Learner(chain(), method, example_input=VECTOR)
+    for number, data in enumerate(tasks(VECTOR, count)):
+        learner.learn(Task(str(number), data), Recipe(epochs=2))
+    return learner
+
+
+def test_the_forecast_follows_what_the_method_shares_out():
+    packed = taught(PackNet())
+    counts = packed.room["0"]
+    assert counts["of"] == 12 * 6
+    assert 0 < counts["last"] < counts["taken"] < counts["of"]
+    assert taught(HAT()).room["0"]["of"] == 12
+    for method in (EWC(), STL()):
+        assert taught(method).room == {}
+        assert inspect(taught(method))["forecast"]["tasks"] is None
+
+
+def test_a_full_layer_leaves_room_for_no_task_like_the_last():
+    assert forecast({"a": {"free": 0, "last": 2}, "b": {"free": 9, "last": 3}}) == {"tasks": 0, "layer": "a", "full": ["a"]}
+    assert forecast({"a": {"free": 5, "last": 0}}) == {"tasks": None, "layer": None, "full": []}
