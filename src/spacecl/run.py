@@ -313,7 +313,19 @@ def _line(number: int, count: int, learner: Learner, task: str, journal: Journal
     return (
         f"{number:>2}/{count}  {task:18} test {rows[number][task]:7.2%}  mean {sum(rows[number].values()) / number:7.2%}  "
         f"size {record.size:.3f}  {widths}  {clock(sum(record.seconds.values()))}"
+        f"{_held_back(record.spectrum)}"
     )
+
+
+def _held_back(spectrum: Mapping[str, Mapping[str, Any]]) -> str:
+    """What a budget has cost a task in the layer that loses most; nothing where it has not held the task back."""
+    layers = [layer for layer, seen in spectrum.items() if seen["new"] < seen.get("wanted", 0)]
+    if not layers:
+        return ""
+    layer = max(layers, key=lambda layer: spectrum[layer]["lost"])
+    seen = spectrum[layer]
+    reached = f"{seen['threshold'] - seen['lost']:.3f} of {seen['threshold']:.3f} explained"
+    return f"  budget: {layer} {seen['new']} of {seen['wanted']} filters, {reached}"
 
 
 def _phases(history: Sequence[Mapping[str, Any]]) -> list[str]:

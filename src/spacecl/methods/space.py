@@ -22,7 +22,7 @@ from ..graph import matches
 from ..moments import Moments, collect
 from ..recipe import Recipe
 from ..record import Job, told
-from ..rules import faults, number
+from ..rules import faults, number, whole
 from ..spectrum import analyse, pivot, share
 from ..training import hold
 
@@ -34,6 +34,7 @@ _CHOICES = {
     "freeze": ("subnet", "filters"),
     "on_full": ("continue", "error", "grow"),
 }
+_COUNTS = ("core", "new", "wanted", "new_without_projection")
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class SPACE:
     offer: float = 1.0  # the share of a layer's free channels with which a task is trained
     samples: int | None = None  # training examples to analyse; default: at least 1,000, and ten per neuron
     on_full: str = "continue"  # when a layer has no free channel: learn with what is there, raise an "error", or "grow"
+    budget: int | None = None  # for how many tasks in all the network must last; default: each task takes what it needs
     growth: float = 1.5  # by which factor every layer gets more channels when the network grows
 
     forgets: ClassVar[bool] = False
@@ -83,11 +85,13 @@ class SPACE:
             {"growth": self.growth, "offer": self.offer},
             {"growth": number(lambda v: v > 1, "above 1"), "offer": number(lambda v: 0 < v <= 1, "above 0 and at most 1")},
         )
+        wrong += faults({"budget": self.budget}, {"budget": whole(1)}) if self.budget is not None else []
         if wrong:
             raise ConfigError(f"SPACE cannot be used like this: {'; '.join(wrong)}.")
         object.__setattr__(self, "growth", float(self.growth))
         object.__setattr__(self, "offer", float(self.offer))
         object.__setattr__(self, "samples", None if self.samples is None else int(self.samples))
+        object.__setattr__(self, "budget", None if self.budget is None else int(self.budget))
         object.__setattr__(self, "variance", _plain(self.variance))  # numbers of any library, so that JSON can hold them
         object.__setattr__(self, "task_variance", {task: _plain(value) for task, value in self.task_variance.items()})
 
@@ -130,6 +134,7 @@ class SPACE:
 
     def learn(self, core: Core, job: Job) -> tuple[Core, dict[str, Any]]:
         """Train with the core held, measure what is new, keep that much, retrain, commit (algorithm 1)."""
+        self._check_budget(core, job)
         full = core.channels.full(core.committed)
         core = self._make_room(core, job, full)
         channels, start = core.channels, core.start(job.classes)
@@ -189,6 +194,15 @@ class SPACE:
         )
         return core
 
+    def _check_budget(self, core: Core, job: Job) -> None:
+        if self.budget is not None and len(core.own) >= self.budget:
+            warnings.warn(
+                f"Task {job.name!r} is number {len(core.own) + 1}, but the budget is for {self.budget} tasks. "
+                "It learns as if it were the last, with all free channels for itself.",
+                SpaceWarning,
+                stacklevel=5,
+            )
+
     def _watched(self, channels: Channels, group: Group) -> list[tuple[Place, Tensor]]:
         """Where a group is measured; one that no layer reads, or puts out, as a whole is watched on the other side."""
         sides = ("input", "output") if self.activations == "post" else ("output", "input")
@@ -227,10 +241,13 @@ class SPACE:
                 thresholds.append(max(self.threshold(job.name, layer) for layer in layers))
                 needs.append(spectra[-1].needed(thresholds[-1]))
                 counts.append(moments[place].count)
-            count = max(needs)
-            if not bool(held.any()):
-                count = max(1, count)  # a layer without any channel is no layer
             residual = group.units[~held]
+            wanted = max(needs)
+            if not bool(held.any()):
+                wanted = max(1, wanted)  # a layer without any channel is no layer
+            count = wanted
+            if self.budget is not None:
+                count = min(wanted, allowance(len(residual), max(1, self.budget - len(core.own))))
             chosen = pivot(spectra, count) if self.selection == "pivoted" else range(count)
             keep[residual[list(chosen)]] = True
             most = needs.index(max(needs))  # the place that decides
@@ -240,10 +257,12 @@ class SPACE:
             counted = {
                 "core": int(held.sum()),
                 "new": count,
+                "wanted": wanted,
                 "new_without_projection": max(s.needed(t) for s, t in zip(plain, thresholds)),
             }
             told = {
                 "threshold": thresholds[most],
+                "lost": round(max(0.0, *(t - s.explained(count) for s, t in zip(spectra, thresholds))), 5),
                 "first_core": round(share(covariances[most], first[group.units]), 5),
                 "kept": round(share(covariances[most], keep[group.units]), 5),
                 **spectra[most].told(),
@@ -273,18 +292,30 @@ class SPACE:
         return job.trainer.fabric.broadcast(keep), found
 
 
+def allowance(free: int, tasks: int) -> int:
+    """How many of a group's free units a task may take when so many tasks, this one included, must find one.
+
+    If all take what they may, the shares fall evenly to the last task's, for the core serves later tasks, too: of 55 units
+    ten tasks get 10, 9, 8 and so on to 1.
+
+    >>> allowance(free=55, tasks=10), allowance(free=45, tasks=9), allowance(free=3, tasks=10)
+    (10, 9, 1)
+    """
+    return min(free, max(1, min(2 * free // (tasks + 1), free - (tasks - 1))))
+
+
 def _in_channels(seen: dict[str, Any], lanes: int) -> dict[str, Any]:
     """What was seen of units, for a layer of which every unit has so many channels."""
-    counts = {key: lanes * seen[key] for key in ("core", "new", "new_without_projection")}
+    counts = {key: lanes * seen[key] for key in _COUNTS}
     lists = {"filters": [lanes * n for n in seen["filters"]], "needed": {k: lanes * n for k, n in seen["needed"].items()}}
     return seen | counts | lists
 
 
 def _together(one: dict[str, Any], two: dict[str, Any]) -> dict[str, Any]:
-    """What was seen of a layer whose channels form several groups: counts added up, the rest of the one that grew most."""
-    counts = {key: one[key] + two[key] for key in ("core", "new", "new_without_projection")}
+    """What was seen of a layer whose channels form several groups: counts added up, the rest of the one that lost most."""
+    counts = {key: one[key] + two[key] for key in _COUNTS}
     needed = {key: one["needed"][key] + two["needed"][key] for key in one["needed"]}
-    return (one if one["new"] >= two["new"] else two) | counts | {"needed": needed}
+    return max(one, two, key=lambda seen: (seen["lost"], seen["new"])) | counts | {"needed": needed}
 
 
 def _is_share(value: Any) -> bool:
