@@ -21,6 +21,7 @@ PARTS = {
     "asking": "inference of one task and of many",
     "learning": "training steps and feeding",
     "analysis": "the analysis of all layers",
+    "deploying": "exported files and the server",
 }
 
 

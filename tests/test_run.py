@@ -19,6 +19,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from spacecl import ConfigError, DataError, FineTune, Learner, Recipe, StoreError, Task, TrainingError, config, run
+from spacecl.benchmarks.streams import stream
 from spacecl.journal import Journal
 
 ROOT = Path(__file__).parent.parent
@@ -79,8 +80,8 @@ def test_the_result_says_what_the_learner_in_the_folder_does(finished):
     chosen = settings()
     model = chosen.make_model((64,), 10)
     learner = Learner.load(folder / "model", model)
-    stream = run.stream("permuted-digits", tasks=2)
-    for number, (task, entry) in enumerate(zip(stream, result["tasks"])):
+    tasks = stream("permuted-digits", tasks=2)
+    for number, (task, entry) in enumerate(zip(tasks, result["tasks"])):
         assert entry["accuracy"] == learner.evaluate(task.test, task.name) == result["accuracy_matrix"][1][number]
         small = learner.subnet(task.name)
         assert entry["parameters"] == sum(parameter.numel() for parameter in small.parameters())

@@ -1,11 +1,11 @@
-"""Questions of many callers, about many tasks, answered together by one thread."""
+"""Questions of many callers, about many tasks, answered together."""
 
 from __future__ import annotations
 
 import queue
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -32,14 +32,15 @@ class Question:
 
 
 class Batcher:
-    """One thread that asks the learner. What has come in while it was busy is answered next, every task in one pass.
+    """A thread that asks the learner. What has come in while it was busy is answered next, every task in one pass.
 
-    Nothing waits for company: alone, a question is asked at once.
+    Nothing waits for company: alone, a question is asked at once. Passes of several tasks run side by side, a core each.
     """
 
     def __init__(self, learner: Learner, most: int = 1024):
         self.learner, self.most = learner, most
         self._queue: queue.SimpleQueue[Question | Callable[[], None] | None] = queue.SimpleQueue()
+        self._pool = ThreadPoolExecutor(torch.get_num_threads(), "spacecl-network", torch.set_num_threads, (1,))
         self._thread = threading.Thread(target=self._work, name="spacecl-batcher", daemon=True)
         self._thread.start()
 
@@ -80,6 +81,7 @@ class Batcher:
         """Answer what is there, and stop."""
         self._queue.put(None)
         self._thread.join()
+        self._pool.shutdown()
 
     def _work(self) -> None:
         while (waiting := self._queue.get()) is not None:
@@ -103,18 +105,25 @@ class Batcher:
         for question in batch:
             if question.future.set_running_or_notify_cancel():  # else nobody waits for it any more
                 by_task.setdefault(question.task, []).append(question)
-        for task, questions in by_task.items():
-            try:
-                found = _asked(self.learner, task, torch.cat([question.rows for question in questions]))
-                start = 0
-                for question in questions:
-                    end = start + len(question.rows)
-                    question.future.set_result({name: values[start:end] for name, values in found.items()})
-                    start = end
-            except Exception as error:
-                for question in questions:
-                    if not question.future.done():
-                        question.future.set_exception(error)
+        if len(by_task) == 1:
+            _answer_task(self.learner, *by_task.popitem())
+        else:
+            list(self._pool.map(lambda group: _answer_task(self.learner, *group), by_task.items()))
+
+
+def _answer_task(learner: Learner, task: str, questions: list[Question]) -> None:
+    """Ask about the rows of all questions of a task at once, and give each its own."""
+    try:
+        found = _asked(learner, task, torch.cat([question.rows for question in questions]))
+    except Exception as error:
+        for question in questions:
+            question.future.set_exception(error)
+        return
+    start = 0
+    for question in questions:
+        end = start + len(question.rows)
+        question.future.set_result({name: values[start:end] for name, values in found.items()})
+        start = end
 
 
 def _asked(learner: Learner, task: str, rows: Tensor) -> Answer:

@@ -85,6 +85,8 @@ def run(
 def application(learner: Learner, limits: Limits, watched: Opened | None = None) -> FastAPI:
     """The server as an ASGI application; it answers for a learner, and for what is learned into a watched folder."""
     need_pillow()
+    for task in learner.tasks:
+        learner.logits(learner.example, task)  # the first of all takes longer
     desk = Desk(Batcher(learner, limits.rows), limits)
 
     @asynccontextmanager
@@ -148,11 +150,12 @@ def application(learner: Learner, limits: Limits, watched: Opened | None = None)
         async def model_ready(task: str, version: str = VERSION) -> Any:
             return {"name": desk.known(task, version), "ready": True}
 
-        @app.post(f"{at}/infer")
-        async def infer(task: str, request: Request, version: str = VERSION) -> Response:
-            desk.known(task, version)
+        async def infer(request: Request) -> Response:
+            task = desk.known(request.path_params["task"], request.path_params.get("version", VERSION))
             body, headers = await desk.infer(task, await desk.body(request), request.headers.get(HEADER))
             return Response(body, headers=headers)
+
+        app.add_route(f"{at}/infer", infer, methods=["POST"])  # without FastAPI's own work, as it is asked often
 
     for end in ("/versions/{version}", ""):
 

@@ -1,0 +1,106 @@
+"""Ways to find out the task of an input, side by side, on the validation data of a finished run.
+
+    python experiments/identify.py runs/c10 --data ~/data
+
+For each way: the share of rows whose task is found, alone and in batches of 8 and 64 rows of one task. What a task
+remembers comes from its own training data and network alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from spacecl import Learner
+from spacecl.learner import task_seed
+from spacecl.likeness import scores
+from spacecl.moments import Moments
+from spacecl.opened import opened
+from spacecl.tasks import Data, prepare
+
+ROWS = 2000  # of each task's training data, where a way needs some; and of its validation data at most
+Score = Callable[[Tensor], Tensor]  # inputs -> how much each is like a task's
+
+
+def first(data: Data) -> tuple[Tensor, Tensor]:
+    x, y = data.rows(torch.arange(min(ROWS, len(data))))
+    return data.finish(x), y
+
+
+def read_by_head(learner: Learner, task: str, x: Tensor) -> Tensor:
+    """What a task's head reads."""
+    network, seen = learner.subnet(task), []
+    head = network.get_submodule(learner._core.blueprint.head)
+    head.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    with torch.no_grad():
+        network(x)
+    return seen[0].double()
+
+
+def mahalanobis(rows: Tensor) -> Score:
+    """Distance from a Gaussian around some rows, shrunk a little."""
+    moments = Moments(rows.shape[1])
+    moments.update(rows)
+    covariance = moments.covariance
+    covariance += 0.05 * covariance.diagonal().mean() * torch.eye(len(covariance), dtype=covariance.dtype)
+    inverse, mean = torch.linalg.inv(covariance), moments.mean
+    return lambda x: -(((x.double() - mean) @ inverse) * (x.double() - mean)).sum(1)
+
+
+def usual(score: Score, rows: Tensor) -> Score:
+    """A score in deviations from what is usual on the task's own data."""
+    known = score(rows)
+    return lambda x: (score(x) - known.mean()) / known.std().clamp(min=1e-9)
+
+
+def ways(learner: Learner, task: str, x: Tensor) -> dict[str, Score]:
+    """Every way to score inputs for a task, made from some of its training inputs."""
+    logits = lambda rows: learner.logits(rows, task).double()  # noqa: E731
+    signed = learner._core.signatures[learner.tasks.index(task)]
+    highest: Score = lambda rows: logits(rows).softmax(1).amax(1)  # noqa: E731
+    entropy: Score = lambda rows: -torch.distributions.Categorical(logits=logits(rows)).entropy()  # noqa: E731
+    energy: Score = lambda rows: logits(rows).logsumexp(1)  # noqa: E731
+    head, pixels = mahalanobis(read_by_head(learner, task, x)), x.flatten(1)
+    deviation, mean = pixels.std(0).clamp(min=1e-3), pixels.mean(0)
+    return {
+        "largest probability": highest,
+        "largest probability, against what is usual": usual(highest, x),
+        "entropy, against what is usual": usual(entropy, x),
+        "energy": energy,
+        "energy, against what is usual": usual(energy, x),
+        "distance of what the head reads": usual(lambda rows: head(read_by_head(learner, task, rows)), x),
+        "inputs, each of its own spread": lambda rows: (
+            -(((rows.flatten(1) - mean) / deviation).square() / 2 + deviation.log()).sum(1)
+        ),
+        "signature": lambda rows: scores(rows, signed, None),
+        "signature and energy: learner.likeness": lambda rows: learner.likeness(rows, task),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run")
+    parser.add_argument("--data")
+    options = parser.parse_args()
+    run = opened(options.run)
+    learner, valid, made = run.learner(), [], {}
+    for number, (name, task) in enumerate(run.tasks(options.data).items()):
+        seed = torch.Generator().manual_seed(task_seed(learner.seed, number))
+        train, held, _ = prepare(task, learner.example, seed)
+        valid.append(first(held)[0])
+        made[name] = ways(learner, name, first(train)[0])
+    print(f"| way ({len(valid)} tasks, {sum(map(len, valid))} rows) | alone | by 8 | by 64 |\n|---|---|---|---|")
+    for way in next(iter(made.values())):
+        found = [torch.stack([made[name][way](x) for name in made], 1) for x in valid]
+        shares = []
+        for size in (1, 8, 64):
+            right = [part.sum(0).argmax() == number for number, rows in enumerate(found) for part in rows.split(size)]
+            shares.append(f"{sum(map(int, right)) / len(right):.3f}")
+        print(f"| {way} | {' | '.join(shares)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+"""Tasks found out: by what they remember of their inputs; asked for by name, and never without saying how sure it is."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from models import FAMILIES, IMAGE, ConvNet, chain, tasks
+
+from spacecl import EWC, SPACE, Identified, Images, Inferred, Learner, Recipe, Task, TaskError
+from spacecl.likeness import CLASSES, FEATURES, features, scores, signature
+from spacecl.opened import opened
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*too few samples.*", "ignore:.*finds no free channel.*")
+VECTOR = torch.zeros(1, 6)
+QUICK = Recipe(epochs=2, batch_size=32, retrain_epochs=1)
+
+
+def moved(count=3, examples=120, by=2.5, seed=0):
+    """Tasks on the same labels whose inputs lie in different places."""
+    generator = torch.Generator().manual_seed(seed)
+    found = []
+    for number in range(count):
+        x = torch.randn(examples, 6, generator=generator)
+        y = (x[:, 0] > 0).long()
+        x[:, 1 + number] += by
+        found.append((x, y))
+    return found
+
+
+@pytest.fixture(scope="module")
+def learner():
+    torch.manual_seed(0)
+    found = Learner(chain(), SPACE(variance=0.9), example_input=VECTOR)
+    for number, data in enumerate(moved()):
+        found.learn(Task(f"task {number}", data), QUICK)
+    return found
+
+
+def test_rows_are_told_apart_and_together_more_surely(learner):
+    for number, (x, _) in enumerate(moved(seed=9)):
+        alone, together = learner.identify(x), learner.identify(x, together=True)
+        assert isinstance(alone, Identified)
+        assert alone.tasks.count(f"task {number}") > 0.6 * len(x)
+        assert set(together.tasks) == {f"task {number}"}
+        assert len(together.tasks) == len(x)
+        assert float(together.sure.min()) > float(alone.sure.mean())
+        assert torch.allclose(alone.scores.sum(1), torch.ones(len(x)))
+        assert [learner.tasks[best] for best in alone.scores.argmax(1).tolist()] == list(alone.tasks)
+        assert torch.equal(alone.sure, alone.scores.amax(1))
+
+
+def test_a_wrong_answer_is_less_sure_than_a_right_one(learner):
+    """How sure it is means something: over all rows, about the share that is right."""
+    sure, right = [], []
+    for number, (x, _) in enumerate(moved(seed=9, examples=400)):
+        found = learner.identify(x)
+        sure.append(found.sure)
+        right.append(torch.tensor([name == f"task {number}" for name in found.tasks]))
+    sure, right = torch.cat(sure), torch.cat(right)
+    assert abs(float(sure.mean()) - float(right.float().mean())) < 0.1
+    assert float(sure[right].mean()) > float(sure[~right].mean()) + 0.1
+
+
+def test_predict_infers_only_when_asked_and_says_the_task(learner):
+    x, _ = moved(seed=9)[1]
+    found = learner.predict(x, task="infer")
+    assert isinstance(found, Inferred)
+    identified = learner.identify(x)
+    assert found.tasks == identified.tasks
+    assert torch.equal(found.sure, identified.sure)
+    assert torch.equal(found.labels, learner.predict(x, list(found.tasks)))
+    assert set(learner.predict(x, "infer", together=True).tasks) == {"task 1"}
+    with pytest.raises(TaskError, match=r'Which task\? .*task="infer" to find out. The tasks are: task 0, task 1, task 2'):
+        learner.predict(x)
+    with pytest.raises(TaskError, match="No task can be named 'infer'"):
+        learner.learn(Task("infer", moved()[0]), QUICK)
+    with pytest.raises(TaskError, match="No task has been learned yet"):
+        Learner(chain(), example_input=VECTOR).predict(x, "infer")
+    assert learner.identify(x[:0]).tasks == ()
+
+
+def test_what_a_task_remembers_survives_saving_and_loading(learner, tmp_path):
+    x = torch.randn(5, 6)
+    expected = learner.identify(x)
+    learner.save(tmp_path)
+    loaded = Learner.load(tmp_path, chain())
+    assert torch.equal(loaded.identify(x).scores, expected.scores)
+    assert loaded.storage["signatures"] == learner.storage["signatures"] > 0
+
+
+def test_a_task_that_remembers_nothing_says_so(learner):
+    from dataclasses import replace
+
+    other = Learner(chain(), SPACE(variance=0.9), example_input=VECTOR)
+    other._state = replace(learner._core, signatures=()), learner._records
+    with pytest.raises(TaskError, match="Task 'task 0' was learned by a version of spacecl that kept nothing"):
+        other.identify(torch.randn(2, 6))
+    assert other.predict(torch.randn(2, 6), "task 0").shape == (2,)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_of_models_has_tasks_that_can_be_found_out(family):
+    make, example, shared = FAMILIES[family]
+    torch.manual_seed(0)
+    learner = Learner(make(), SPACE(variance=0.7), example_input=example, shared=shared)
+    sets = tasks(example, 2)
+    if example.is_floating_point():
+        sets[1] = (sets[1][0] * 0.3 + 1, sets[1][1])
+    else:
+        sets[1] = (sets[1][0] // 4, sets[1][1])  # other words
+    for number, data in enumerate(sets):
+        learner.learn(Task(str(number), data), QUICK)
+    for number, (x, _) in enumerate(sets):
+        assert learner.identify(x).tasks.count(str(number)) > 0.9 * len(x)
+
+
+def test_a_method_that_forgets_is_not_asked_how_sure_its_networks_are():
+    """What was usual when a task was learned need not be now: only the inputs count."""
+    torch.manual_seed(0)
+    learner = Learner(chain(), EWC(), example_input=VECTOR)
+    for number, data in enumerate(moved(2)):
+        learner.learn(Task(str(number), data), QUICK)
+    x = moved(2, seed=9)[0][0]
+    expected = scores(x, learner._core.signatures[0], None)
+    assert torch.equal(learner.likeness(x, "0"), expected)
+    assert set(learner.identify(x, together=True).tasks) == {"0"}
+
+
+def test_learning_is_the_same_to_the_bit_with_signatures_taken():
+    """They are drawn from generators of their own, after all training."""
+    digests = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        learner = Learner(ConvNet(), SPACE(variance=0.8), example_input=IMAGE)
+        for number, data in enumerate(tasks(IMAGE, 2)):
+            learner.learn(Task(str(number), data), QUICK)
+            torch.randn(number + 1)
+        digests.append((learner.verify(), learner._core.signatures[1]["root"]))
+    assert digests[0][0] == digests[1][0]
+    assert torch.equal(digests[0][1], digests[1][1])
+
+
+# -- the maths ----------------------------------------------------------------------------------------------------------
+
+
+def naive(x, y, query, freedom=12.0):
+    """The log-density of a mixture of Student's t around class means, with SciPy, on the shrunk covariance."""
+    from scipy.stats import multivariate_t
+
+    x, y, query = x.double().numpy(), y.numpy(), query.double().numpy()
+    means = np.stack([x[y == label].mean(0) for label in np.unique(y)])
+    apart = x - means[y]
+    free = len(x) - len(means)
+    spread = np.sqrt((apart**2).sum(0) / free)
+    apart = apart / spread
+    covariance = apart.T @ apart / free
+    mean = np.trace(covariance) / len(covariance)
+    away = ((covariance - mean * np.eye(len(covariance))) ** 2).sum()
+    noise = ((apart**2).sum(1) ** 2).mean() - (covariance**2).sum()
+    shrink = min(1, max(0.05, noise / len(x) / away))
+    covariance = (1 - shrink) * covariance + shrink * mean * np.eye(len(covariance))
+    shape = covariance * np.outer(spread, spread) * (freedom - 2) / freedom  # of which the covariance is as wanted
+    density = np.stack([multivariate_t(mean, shape, freedom).logpdf(query) for mean in means])
+    return np.log(np.exp(density).mean(0))
+
+
+def test_scores_are_the_mixture_of_students_t_that_they_claim_to_be():
+    x, y = torch.randn(400, 5) @ torch.randn(5, 5), torch.arange(400) % 2
+    x[y == 1] += 1
+    query = torch.randn(30, 5) * 2
+    signed = signature([(x, y, torch.zeros(400, 2))], classes=2)
+    expected = naive(x, y, query)
+    found = scores(query, signed, None).numpy() - float(signed["numbers"][1]) / 2
+    assert np.abs((found - found.mean()) - (expected - expected.mean())).max() < 1e-4, "but for a constant"
+
+
+def test_a_task_with_few_examples_is_not_flattered_by_its_own():
+    """The same inputs as two tasks, one with many examples and one with few: neither wins new inputs by far."""
+    generator = torch.Generator().manual_seed(0)
+    draw = lambda count: torch.randn(count, 20, generator=generator)  # noqa: E731
+    many, few = (signature([(draw(n), torch.arange(n) % 2, torch.zeros(n, 2))], 2) for n in (2000, 60))
+    x = draw(500)
+    better = (scores(x, few, None) > scores(x, many, None)).float().mean()
+    assert 0.1 < float(better) < 0.9
+
+
+def test_features_are_few_and_do_not_change():
+    assert features(torch.zeros(2, 3, 224, 224)).shape == (2, 112)
+    assert features(torch.zeros(2, 1, 3, 3)).shape == (2, 9), "too small to be looked at in parts"
+    assert features(torch.zeros(2, 40, 50)).shape == (2, FEATURES)
+    tokens = torch.tensor([[1, 1, 5], [130, 0, 0]])
+    assert features(tokens)[0, 1] == pytest.approx(2**0.5)
+    x = torch.randn(3, 300)
+    assert torch.equal(features(x), features(x))
+    assert torch.allclose(features(x)[1:2], features(x[1:2]), atol=1e-12)
+
+
+def test_many_classes_share_one_mean_and_odd_tasks_do_not_fail():
+    x = torch.randn(200, 4)
+    assert signature([(x, torch.arange(200) % (CLASSES + 1), torch.zeros(200, 2))], CLASSES + 1)["means"].shape == (1, 4)
+    for rows in (torch.zeros(2, 4), x[:2], torch.ones(50, 4)):
+        signed = signature([(rows, torch.zeros(len(rows), dtype=torch.int64), torch.zeros(len(rows), 1))], 1)
+        assert bool(torch.isfinite(scores(x, signed, torch.zeros(200, 1))).all())
+
+
+def test_a_run_tells_accuracy_with_tasks_found_out_beside_tasks_given(digits_run):
+    result = json.loads((digits_run / "result.json").read_text())
+    run = opened(digits_run)
+    learner, streams = run.learner(), run.tasks(None)
+    for entry in result["tasks"]:
+        test: Images = streams[entry["name"]].test
+        x, y = test.finish(test.batch(np.arange(len(test)))[0]), test.targets
+        found = learner.predict(x, "infer")
+        right = torch.tensor([name == entry["name"] for name in found.tasks])
+        assert entry["inferred"]["row"]["identified"] == pytest.approx(float(right.float().mean()), abs=0.005)
+        assert entry["inferred"]["row"]["accuracy"] == pytest.approx(
+            float((right & (found.labels == y)).float().mean()), abs=0.005
+        )
+        assert entry["inferred"]["batch"]["identified"] == 1
+        assert entry["inferred"]["batch"]["accuracy"] == entry["accuracy"]
+    mean = sum(entry["inferred"]["row"]["accuracy"] for entry in result["tasks"]) / 2
+    assert result["inferred"]["row"]["accuracy"] == pytest.approx(mean)
