@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from spacecl import Learner
-from spacecl.learner import task_seed
 from spacecl.likeness import scores
 from spacecl.moments import Moments
 from spacecl.opened import opened
+from spacecl.seeds import task_seed
 from spacecl.tasks import Data, prepare
 
 ROWS = 2000  # of each task's training data, where a way needs some; and of its validation data at most

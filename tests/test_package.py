@@ -18,6 +18,7 @@ SOURCE = ROOT / "src" / "spacecl"
 ROOMS = [
     "errors",
     "rules",
+    "seeds",
     "recipe",
     "graph",
     "owners",
@@ -44,7 +45,9 @@ ROOMS += [
     "compensation",
     *(f"methods.{name}" for name in ("ewc", "finetune", "hat", "joint", "lwf", "packnet", "space", "stl", "ucb")),
     "methods",
+    "saved",
     "learner",
+    "compression",
     "batching",
     "protocol",
     "demo",

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .compression import compress
     from .errors import (
         ConfigError,
         DataError,
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
         UnsupportedModelError,
     )
     from .images import Images
-    from .learner import Learner, Method, compress
+    from .learner import Learner, Method
     from .likeness import Identified, Inferred
     from .methods.ewc import EWC
     from .methods.finetune import FineTune
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _ROOMS = {
+    "compression": ("compress",),
     "errors": (
         "ConfigError",
         "DataError",
@@ -48,7 +50,7 @@ _ROOMS = {
         "UnsupportedModelError",
     ),
     "images": ("Images",),
-    "learner": ("Learner", "Method", "compress"),
+    "learner": ("Learner", "Method"),
     "likeness": ("Identified", "Inferred"),
     "methods.ewc": ("EWC",),
     "methods.finetune": ("FineTune",),

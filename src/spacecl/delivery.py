@@ -15,9 +15,10 @@ from .benchmarks.formats import decode, pictures
 from .errors import ConfigError, DataError, SpaceError
 from .export import file_names, opened, write_index
 from .images import as_told
-from .learner import Learner, task_seed
+from .learner import Learner
 from .opened import Opened
 from .record import TaskRecord
+from .seeds import task_seed
 from .tasks import Data, Source, Task, prepare
 
 CALIBRATION = 500  # inputs at most: ranges settle long before

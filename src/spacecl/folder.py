@@ -21,7 +21,8 @@ from .benchmarks.streams import stream
 from .config import Config, differences
 from .costs import machine
 from .errors import ConfigError, StoreError
-from .learner import Learner, seeded, task_seed
+from .learner import Learner
+from .seeds import seeded, task_seed
 from .tasks import Data, Task, fingerprint, prepare
 
 PACKAGES = ("torch", "numpy", "scipy", "lightning-fabric", "safetensors", "scikit-learn", "pillow")

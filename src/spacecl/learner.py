@@ -5,21 +5,18 @@ from __future__ import annotations
 import copy
 import json
 import os
-import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, overload
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from . import store
-from .blueprint import ask, rebuild, repeated, tensors_of
-from .channels import Channels, Tensors
+from .blueprint import ask, rebuild, repeated
+from .channels import Channels
 from .checkpoint import Keeper, part
 from .core import Core
 from .door import admit
@@ -29,6 +26,8 @@ from .methods import METHODS, SPACE
 from .progress import Progress
 from .recipe import Recipe
 from .record import Job, TaskRecord
+from .saved import compare_tensors, restored, written
+from .seeds import seeded, task_seed
 from .tasks import Data, Source, Task, check_input, prepare
 from .training import Row, Trainer, evaluate
 
@@ -457,31 +456,10 @@ class Learner:
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the learner into a folder: JSON and safetensors, whole or not at all."""
-        core, blueprint = self._core, self._core.blueprint
-        body = {
-            "torch": torch.__version__,
-            "method": {"name": type(self._method).__name__, "options": asdict(self._method)},  # type: ignore[call-overload]
-            "seed": self.seed,
-            "head": blueprint.head,
-            "shared": list(blueprint.shared),
-            "units": [len(group.units) for group in core.channels.groups],
-            "fingerprint": core.channels.fingerprint(),
-            "operations": list(core.channels.operations),
-            "tensors": _described(blueprint.module),
-            "tasks": [record.to_json() for record in self._records.values()],
-        }
-        files = {f"task {number}": own for number, own in enumerate(core.own)}
-        common = {f"core.{name}": tensor for name, tensor in core.tensors.items()}
-        given = blueprint.tensors()
-        needed = given.keys() - (blueprint.drawn() if core.own else set())  # what later tasks begin with
-        common |= {f"given.{name}": given[name] for name in needed}
+        body, files = written(self._core, self._records.values())
+        method = {"name": type(self._method).__name__, "options": asdict(self._method)}  # type: ignore[call-overload]
         if self.fabric.is_global_zero:
-            common |= {f"taken.{name}": tensor for name, tensor in core.taken.items()}
-            common |= {f"memory.{name}": tensor for name, tensor in core.memory.items()}
-            common |= {f"keep.{number}": keep for number, keep in enumerate(core.keeps)}
-            signed = enumerate(core.signatures)
-            common |= {f"signature.{number}.{name}": tensor for number, part in signed for name, tensor in part.items()}
-            store.save(folder, body, {"core": common | {"example": blueprint.example}, **files})
+            store.save(folder, {"method": method, "seed": self.seed, **body}, files)
         self.fabric.barrier()
 
     @classmethod
@@ -501,7 +479,7 @@ class Learner:
         to hold the networks against their digests.
         """
         body, files = store.load(folder)
-        _compare_tensors(body["tensors"], model, folder)
+        compare_tensors(body["tensors"], model, folder)
         tensors, name = files["core"], body["method"]["name"]
         if method is None and name not in METHODS:
             raise StoreError(
@@ -523,7 +501,7 @@ class Learner:
                 fabric=fabric,
                 progress=progress,
             )
-        learner._state = _restored(learner._core, body, files, folder)
+        learner._state = restored(learner._core, body, files, folder)
         if verify:
             learner.verify()
         return learner
@@ -535,7 +513,7 @@ class Learner:
         """
         body, files = store.load(folder)
         found = copy.copy(self)
-        found._state = _restored(self._core, body, files, folder)
+        found._state = restored(self._core, body, files, folder)
         found.verify()
         same = (name for name, record in found._records.items() if self._digest(name) == record.digest)
         found._networks = {name: self._networks[name] for name in same if name in self._networks}
@@ -543,101 +521,3 @@ class Learner:
 
     def _digest(self, task: str) -> str | None:
         return self._records[task].digest if task in self._records else None
-
-
-def compress(
-    model: nn.Module,
-    data: Source,
-    variance: float | Mapping[str, float] = 0.99,
-    *,
-    example_input: Tensor,
-    valid: Source | None = None,
-    recipe: Recipe | None = None,
-    head: str | None = None,
-    shared: Sequence[str] = (),
-    seed: int = 0,
-    fabric: Fabric | None = None,
-    progress: Progress = None,
-    **options: Any,
-) -> tuple[nn.Module, TaskRecord]:
-    """Make a trained classifier physically smaller (section 3.2): analyse, narrow in one shot, retrain once.
-
-    The model is not changed. `recipe.retrain_epochs` says how long to retrain; `options` are those of `SPACE`.
-
-    >>> model = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 2))
-    >>> x = torch.randn(500, 4)
-    >>> small, record = compress(model, (x, (x[:, 0] > 0).long()), variance=0.9, example_input=x[:1])
-    >>> small[0].out_features < 64
-    True
-    """
-    method = SPACE(variance=variance, **options)
-    learner = Learner(
-        model, method, example_input=example_input, head=head, shared=shared, seed=seed, fabric=fabric, progress=progress
-    )
-    given = learner._core.blueprint.tensors()
-
-    def narrow(core: Core, job: Job) -> tuple[Core, dict[str, Any]]:
-        return method.compress(core, core.blueprint.build(given).to(learner.fabric.device), job)
-
-    classes = len(given[f"{learner._core.blueprint.head}.weight"])
-    record = learner._commit(Task("model", data, valid, classes), recipe, narrow)
-    return learner.subnet("model"), record
-
-
-def task_seed(seed: int, number: int) -> int:
-    """The seed of a task, by its number: of what is set aside for validation, and of training."""
-    return 1_000_003 * seed + 1009 * number
-
-
-def _restored(
-    core: Core, body: Mapping[str, Any], files: Mapping[str, Tensors], folder: object
-) -> tuple[Core, dict[str, TaskRecord]]:
-    """What a saved learner had committed, in the network that `core` has; not verified yet."""
-    sizes = [len(group.units) for group in core.channels.groups]
-    if sizes != body["units"] and len(sizes) == len(body["units"]):  # it had grown
-        core = core.resized(body["units"])
-    same = list(core.channels.operations) == body["operations"] or torch.__version__ != body["torch"]
-    if core.channels.fingerprint() != body["fingerprint"] or not same:
-        raise StoreError(
-            f"{folder} was saved from another architecture: the tensors are the same, but forward() is not"
-            f" (saved with torch {body['torch']}, this is {torch.__version__}). Build the model as it was."
-        )
-    tensors = files["core"]
-    common = {name: tensors[f"core.{name}"] for name in core.tensors}
-    own = tuple(files[f"task {number}"] for number in range(len(body["tasks"])))
-    records = {record["name"]: TaskRecord.from_json(record) for record in body["tasks"]}
-    keeps = tuple(tensors[f"keep.{number}"] for number in range(len(own)))
-    taken, memory = part(tensors, "taken"), part(tensors, "memory")
-    signed = tuple(filter(None, (part(tensors, f"signature.{number}") for number in range(len(own)))))
-    found = replace(core, tensors=common, keeps=keeps, own=own, taken=taken, memory=memory, signatures=signed)
-    return found, records
-
-
-def _described(model: nn.Module) -> dict[str, str]:
-    """Every tensor of a model as text, such as `float32 [8, 3, 3, 3]`."""
-    return {name: f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)}" for name, t in tensors_of(model).items()}
-
-
-def _compare_tensors(saved: Mapping[str, str], model: nn.Module, folder: object) -> None:
-    given = _described(model)
-    wrong = [f"{n} is {saved[n]} there and {given[n]} here" for n in saved.keys() & given.keys() if saved[n] != given[n]]
-    wrong += [f"{name} is missing here" for name in saved.keys() - given.keys()]
-    wrong += [f"{name} is missing there" for name in given.keys() - saved.keys()]
-    if wrong:
-        more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
-        raise StoreError(f"{folder} was saved from another architecture: {'; '.join(sorted(wrong)[:5])}{more}.")
-
-
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Seed every generator that training may draw from, and give the user's own states back afterwards."""
-    states = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed % 2**32)
-        try:
-            yield
-        finally:
-            random.setstate(states[0])
-            np.random.set_state(states[1])

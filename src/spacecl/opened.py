@@ -13,7 +13,8 @@ from .config import Config, built
 from .errors import ConfigError
 from .folder import learner_in, settings_in, tasks_of
 from .journal import whole_rows
-from .learner import Learner, seeded
+from .learner import Learner
+from .seeds import seeded
 from .tasks import Task
 
 

@@ -20,9 +20,10 @@ from .costs import Cost, counted, measured, multiply_adds
 from .errors import ConfigError, StoreError
 from .folder import alone, begin, compare, learner_in, tasks_of
 from .journal import Board, Journal
-from .learner import Learner, seeded
+from .learner import Learner
 from .measure import average_accuracy, backward_transfer, forgetting
 from .progress import Overview, clock, wanted
+from .seeds import seeded
 from .tasks import Data, Task, check_whole
 
 SCHEMA = 1  # of result.json; docs/runs.md describes it

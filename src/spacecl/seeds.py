@@ -1,0 +1,30 @@
+"""Seeds: the same one gives the same bits, and the user's own random states are left as they were."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+
+def task_seed(seed: int, number: int) -> int:
+    """The seed of a task, by its number: of what is set aside for validation, and of training."""
+    return 1_000_003 * seed + 1009 * number
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed every generator that training may draw from, and give the user's own states back afterwards."""
+    states = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        try:
+            yield
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])
