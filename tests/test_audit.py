@@ -10,6 +10,7 @@ from models import chain, tasks
 from spacecl import EWC, HAT, SPACE, STL, Learner, PackNet, Recipe, Task, store
 from spacecl.audit import forecast, inspect
 from spacecl.cli import main
+from spacecl.using import _forecast
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*too few samples.*", "ignore:.*finds no free channel.*")
 VECTOR = torch.zeros(1, 6)
@@ -87,8 +88,9 @@ def test_a_damaged_file_is_told_for_the_task_that_it_belongs_to(run, capsys):
     file.write_bytes(file.read_bytes()[:-5])
     code, found = verified(run, capsys)
     assert code == 1
-    assert found["tasks"][0]["problem"] is None
+    assert found["tasks"][0]["problem"].startswith("not checked")
     assert "truncated" in found["tasks"][1]["problem"]
+    assert verified(run, capsys, "--accuracy")[1]["measured"] is False
     file.unlink()
     assert "missing" in verified(run, capsys)[1]["tasks"][1]["problem"]
     (run / "model" / store.MANIFEST).write_text("{")
@@ -107,6 +109,9 @@ def test_an_accuracy_that_is_not_the_recorded_one_is_found(run, capsys):
     assert found["tasks"][0]["problem"].startswith("its accuracy is")
     assert found["tasks"][1]["problem"] is None
     assert verified(run, capsys, "--accuracy", "--tolerance", "0.02")[0] == 0
+    for wrong in ("nan", "-1", "x"):
+        with pytest.raises(SystemExit, match="2"):
+            main(["verify", str(run), "--tolerance", wrong])
 
 
 def test_a_run_that_is_not_finished_is_held_against_its_journal(run, capsys):
@@ -114,6 +119,13 @@ def test_a_run_that_is_not_finished_is_held_against_its_journal(run, capsys):
     code, found = verified(run, capsys, "--accuracy")
     assert code == 0
     assert [task["accuracy"] for task in found["tasks"]] == [task["recorded"] for task in found["tasks"]]
+
+
+@pytest.mark.parametrize(("file", "text"), [("result.json", b"{"), ("result.json", b"[]"), ("config.json", b"\xff\x00")])
+def test_a_damaged_record_is_told_in_words(run, capsys, file, text):
+    (run / file).write_bytes(text)
+    assert main(["verify", str(run)]) == 1
+    assert f"{file} is damaged" in capsys.readouterr().err
 
 
 def test_what_is_no_run_is_refused_with_what_to_do(tmp_path, capsys):
@@ -156,12 +168,21 @@ def taught(method, count=2):
 def test_the_forecast_follows_what_the_method_shares_out():
     packed = taught(PackNet())
     counts = packed.room["0"]
-    assert counts["of"] == 12 * 6
+    assert counts["of"] == 12 * 6 + 12, "weights and biases of a layer together"
     assert 0 < counts["last"] < counts["taken"] < counts["of"]
     assert taught(HAT()).room["0"]["of"] == 12
     for method in (EWC(), STL()):
         assert taught(method).room == {}
         assert inspect(taught(method))["forecast"]["tasks"] is None
+
+
+def test_a_first_task_that_takes_all_leaves_room_for_none():
+    torch.manual_seed(0)
+    learner = Learner(chain(), SPACE(variance=1.0), example_input=VECTOR)
+    assert _forecast(inspect(learner)) == "No task has been learned yet."
+    learner.learn(Task("all", tasks(VECTOR, 1)[0]), Recipe(epochs=2))
+    assert learner.room == {"0": {"of": 12, "taken": 12, "last": 12}, "2": {"of": 10, "taken": 10, "last": 10}}
+    assert _forecast(inspect(learner)).startswith("No task more like the last fits: 0 has 0 free")
 
 
 def test_a_full_layer_leaves_room_for_no_task_like_the_last():

@@ -12,7 +12,7 @@ from torch import nn
 
 from spacecl import SPACE, ConfigError, DataError, Images, Learner, Recipe, SpaceError, Task, TaskError
 from spacecl.cli import main
-from spacecl.export import file_names, opened
+from spacecl.export import file_names, session
 from spacecl.folding import folded
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*too few samples.*", "ignore:.*finds no free channel.*")
@@ -44,7 +44,7 @@ def test_onnxruntime_and_torch_export_answer_as_the_network_does_for_any_number_
     learner = taught(make(), example, shared, count=1)
     learner.export("task 0", tmp_path / "a.onnx")
     learner.export("task 0", tmp_path / "a.pt2")
-    onnx, program = opened(tmp_path / "a.onnx"), torch.export.load(tmp_path / "a.pt2").module()
+    onnx, program = session(tmp_path / "a.onnx"), torch.export.load(tmp_path / "a.pt2").module()
     for count in (1, 2, 7):
         x = rows(example, count)
         expected = learner.logits(x, "task 0")
@@ -162,6 +162,13 @@ def test_a_norm_that_forward_looks_into_is_left_alone():
 def test_norms_behind_linear_layers_fold_where_features_come_last():
     flat = with_statistics(nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 2)))
     assert folded(flat, torch.zeros(1, 6))[1] == {"1": "0"}
+    plain = with_statistics(nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5, affine=False), nn.Linear(5, 2)))
+    small, into = folded(plain, torch.zeros(1, 6))
+    x = torch.randn(4, 6)
+    assert into == {"1": "0"}
+    assert (small(x) - plain(x)).abs().max() < 1e-5
+    batch = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5, track_running_stats=False), nn.Linear(5, 2)).eval()
+    assert folded(batch, torch.zeros(1, 6))[1] == {}, "it normalises by what it is given"
     spread = with_statistics(nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(7), nn.Flatten(), nn.Linear(35, 2)))
     assert folded(spread, torch.zeros(1, 7, 6))[1] == {}
 
@@ -175,9 +182,9 @@ def test_int8_is_a_quarter_of_the_size_and_answers_nearly_the_same(tmp_path):
     small = learner.export("a", tmp_path / "b.onnx", int8=x[:100])
     assert (small["int8"], plain["int8"]) == (True, False)
     assert small["bytes"] < 0.5 * plain["bytes"]
-    labels = opened(tmp_path / "b.onnx")(x).argmax(1)
+    labels = session(tmp_path / "b.onnx")(x).argmax(1)
     assert (labels == learner.predict(x, "a")).float().mean() > 0.95
-    assert not torch.equal(opened(tmp_path / "b.onnx")(x), opened(tmp_path / "a.onnx")(x))
+    assert not torch.equal(session(tmp_path / "b.onnx")(x), session(tmp_path / "a.onnx")(x))
 
 
 def test_onnx_files_say_what_they_are(tmp_path):
@@ -193,6 +200,11 @@ def test_onnx_files_say_what_they_are(tmp_path):
     assert json.loads(said["classes"]) == ["cat", "dog"]
     assert said["digest"] == learner.records["cats"].digest
     assert json.loads(said["pictures"])["mean"] == list(images.mean)
+    learner.export("cats", tmp_path / "cats.pt2")
+    files = {"about.json": ""}
+    torch.export.load(tmp_path / "cats.pt2", extra_files=files)
+    assert json.loads(files["about.json"])["pictures"] == json.loads(said["pictures"])
+    assert json.loads(files["about.json"])["classes"] == ["cat", "dog"]
 
 
 def test_what_cannot_be_exported_is_refused_with_a_reason(learner, tmp_path):
@@ -205,6 +217,10 @@ def test_what_cannot_be_exported_is_refused_with_a_reason(learner, tmp_path):
         learner.export("task 0", tmp_path / "a.pt2", int8=x)
     with pytest.raises(DataError, match="calibrate"):
         learner.export("task 0", tmp_path / "a.onnx", int8=x[:, :2])
+    with pytest.raises(DataError, match="there are none"):
+        learner.export("task 0", tmp_path / "a.onnx", int8=x[:0])
+    with pytest.raises(ConfigError, match="a name for JSON"):
+        learner.export("task 0", tmp_path / "a.json", format="safetensors")
     assert not list(tmp_path.iterdir())
 
 
@@ -229,8 +245,9 @@ def test_a_network_that_no_graph_can_hold_is_told_with_what_to_do(tmp_path):
 
 
 def test_every_task_has_a_file_name_that_all_systems_can_have():
-    names = file_names(["a/b", "a b", "A b", "...", "con:1"], "torch")
-    assert len({name.lower() for name in names.values()}) == 5
+    names = file_names(["a/b", "a b", "A b", "...", "con:1", "index", "x" * 300], "torch")
+    assert len({name.lower() for name in names.values()} - {"index.pt2"}) == 7
+    assert max(map(len, names.values())) < 100
     assert all(not set(name) & set('/\\:*?"<>| ') for name in names.values())
 
 
@@ -244,6 +261,8 @@ def test_the_command_writes_every_task_and_an_index(digits_run, tmp_path, capsys
     capsys.readouterr()
     assert main(["export", str(digits_run), "--task", "digits-9"]) == 1
     assert "No such task: 'digits-9'. The tasks are: digits-1, digits-2." in capsys.readouterr().err
+    assert main(["export", str(digits_run), "--all", "--out", str(tmp_path / "all.onnx")]) == 1
+    assert "all.onnx is a file, but 2 tasks are to be written" in capsys.readouterr().err
     assert main(["export", str(digits_run), "--all", "--int8"]) == 1
     assert "--calibrate" in capsys.readouterr().err
 
@@ -278,3 +297,10 @@ def test_the_command_tells_the_accuracy_of_bytes_before_and_after(digits_run, tm
     assert json.loads(capsys.readouterr().out)[0]["calibrated"] == 3
     assert main([*command, str(tmp_path / "nothing.npy")]) == 1
     assert "neither" in capsys.readouterr().err
+    for wrong in (np.array(3.0), np.array(["a"]), np.zeros((0, 64), np.float32), np.zeros((4, 9), np.float32)):
+        np.save(tmp_path / "wrong.npy", wrong)
+        assert main([*command, str(tmp_path / "wrong.npy")]) == 1
+        assert "calibrate" in capsys.readouterr().err
+    np.savez(tmp_path / "wrong.npz", a=pixels)
+    assert main([*command, str(tmp_path / "wrong.npz")]) == 1
+    assert "not one array" in capsys.readouterr().err

@@ -7,9 +7,10 @@ import pytest
 import torch
 from models import FAMILIES, IMAGE, ConvNet, chain, tasks
 
-from spacecl import EWC, SPACE, Identified, Images, Inferred, Learner, Recipe, Task, TaskError
+from spacecl import EWC, SPACE, ConfigError, DataError, Identified, Images, Inferred, Learner, Recipe, Task, TaskError
 from spacecl.likeness import CLASSES, FEATURES, features, scores, signature
 from spacecl.opened import opened
+from spacecl.run import _inferred, _mean_inferred
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*too few samples.*", "ignore:.*finds no free channel.*")
 VECTOR = torch.zeros(1, 6)
@@ -73,6 +74,10 @@ def test_predict_infers_only_when_asked_and_says_the_task(learner):
     assert set(learner.predict(x, "infer", together=True).tasks) == {"task 1"}
     with pytest.raises(TaskError, match=r'Which task\? .*task="infer" to find out. The tasks are: task 0, task 1, task 2'):
         learner.predict(x)
+    with pytest.raises(TaskError, match=r"Which task\?"):
+        learner.predict(x, 7)
+    with pytest.raises(ConfigError, match='together=True is for task="infer"'):
+        learner.predict(x, "task 1", together=True)
     with pytest.raises(TaskError, match="No task can be named 'infer'"):
         learner.learn(Task("infer", moved()[0]), QUICK)
     with pytest.raises(TaskError, match="No task has been learned yet"):
@@ -89,14 +94,22 @@ def test_what_a_task_remembers_survives_saving_and_loading(learner, tmp_path):
     assert loaded.storage["signatures"] == learner.storage["signatures"] > 0
 
 
-def test_a_task_that_remembers_nothing_says_so(learner):
+def test_a_task_that_remembers_nothing_says_so_and_later_ones_keep_their_own(learner, tmp_path):
     from dataclasses import replace
 
-    other = Learner(chain(), SPACE(variance=0.9), example_input=VECTOR)
+    other, x = Learner(chain(), SPACE(variance=0.9), example_input=VECTOR), torch.randn(2, 6)
     other._state = replace(learner._core, signatures=()), learner._records
     with pytest.raises(TaskError, match="Task 'task 0' was learned by a version of spacecl that kept nothing"):
-        other.identify(torch.randn(2, 6))
-    assert other.predict(torch.randn(2, 6), "task 0").shape == (2,)
+        other.identify(x)
+    assert other.predict(x, "task 0").shape == (2,)
+    other.learn(Task("new", moved(4, seed=3)[3]), QUICK)
+    other.save(tmp_path)
+    for one in (other, Learner.load(tmp_path, chain())):
+        assert [one.remembers(task) for task in one.tasks] == [False, False, False, True]
+        assert one.likeness(x, "new").shape == (2,)
+        with pytest.raises(TaskError, match="Task 'task 2' was learned by a version"):
+            one.likeness(x, "task 2")
+    assert _mean_inferred(list(_inferred(other, []).values())) is None
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -202,6 +215,13 @@ def test_many_classes_share_one_mean_and_odd_tasks_do_not_fail():
     for rows in (torch.zeros(2, 4), x[:2], torch.ones(50, 4)):
         signed = signature([(rows, torch.zeros(len(rows), dtype=torch.int64), torch.zeros(len(rows), 1))], 1)
         assert bool(torch.isfinite(scores(x, signed, torch.zeros(200, 1))).all())
+
+
+def test_numbers_that_no_network_can_take_are_given_to_no_task(digits_run):
+    learner = opened(digits_run).learner()
+    large = 3e38 * learner.subnet("digits-1").hidden1.weight[:1].sign()  # what the first neuron adds up
+    with pytest.raises(DataError, match="row 1 are too large"):
+        learner.identify(torch.cat([torch.zeros(1, 64), large]))
 
 
 def test_a_run_tells_accuracy_with_tasks_found_out_beside_tasks_given(digits_run):

@@ -24,7 +24,7 @@ import tritonclient.http as triton
 from models import chain, tasks
 from tritonclient.utils import InferenceServerException
 
-from spacecl import SPACE, Images, Learner, Recipe, Task, protocol
+from spacecl import EWC, SPACE, Images, Learner, Recipe, StoreError, Task, protocol
 from spacecl.batching import Batcher
 from spacecl.opened import opened
 from spacecl.protocol import RequestError
@@ -219,6 +219,41 @@ def test_a_batch_is_no_larger_than_allowed_and_what_was_given_up_is_not_asked(le
     assert not batcher.alive
 
 
+def test_a_wrong_question_does_not_spoil_others_of_the_same_task(learner):
+    """They may be asked together, but one whose rows the network cannot take is answered alone."""
+    batcher, go, x = Batcher(learner), threading.Event(), torch.randn(3, 64)
+    batcher.call(lambda _: go.wait(10))
+    right, wrong, other = (batcher.ask("digits-1", rows) for rows in (x[:1], torch.zeros(1, 63), x[1:]))
+    go.set()
+    with pytest.raises(Exception, match="63"):
+        wrong.result(10)
+    labels = [*right.result(10)["label"].tolist(), *other.result(10)["label"].tolist()]
+    assert labels == learner.predict(x, "digits-1").tolist()
+    batcher.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        batcher.ask("digits-1", x)
+
+
+def test_one_task_has_all_cores_and_several_have_one_each(learner, monkeypatch):
+    threads, logits = [], learner.logits
+    monkeypatch.setattr(learner, "logits", lambda x, task: threads.append(torch.get_num_threads()) or logits(x, task))
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        batcher, x = Batcher(learner), torch.randn(1, 64)
+        for tasks_asked in (["digits-1"], ["digits-1", "digits-2"], ["digits-2"]):
+            go = threading.Event()
+            batcher.call(lambda _, go=go: go.wait(10))
+            futures = [batcher.ask(task, x) for task in tasks_asked]
+            go.set()
+            for future in futures:
+                future.result(10)
+        batcher.close()
+    finally:
+        torch.set_num_threads(before)
+    assert threads == [3, 1, 1, 3]
+
+
 def test_a_question_that_fails_fails_alone_and_the_thread_lives_on(learner):
     batcher, x = Batcher(learner), torch.randn(1, 64)
     wrong, right = batcher.ask("cats", x), batcher.ask("digits-1", x)
@@ -232,6 +267,77 @@ def test_a_question_that_fails_fails_alone_and_the_thread_lives_on(learner):
 
 
 # -- limits -------------------------------------------------------------------------------------------------------------
+
+
+def test_words_that_a_network_does_not_know_are_refused_and_others_answered():
+    learner = Learner(models.Text(), SPACE(variance=0.7), example_input=torch.zeros(1, 7, dtype=torch.int64))
+    learner.learn(Task("words", tasks(learner.example, 1)[0]), QUICK)
+    from spacecl.serve import Limits
+
+    def ask(port, word):
+        body = {"inputs": [{"name": "input", "shape": [1, 7], "datatype": "INT64", "data": [1, 2, 3, 4, 5, 6, word]}]}
+        return fetched(port, "/v2/models/words/infer", json.dumps(body).encode())
+
+    with inside(learner, Limits()) as (port, desk):
+        go, found = threading.Event(), {}
+        desk.batcher.call(lambda _: go.wait(10))
+        threads = [threading.Thread(target=lambda w=w: found.update({w: ask(port, w)})) for w in (3, 99, 4)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.5)
+        go.set()
+        for thread in threads:
+            thread.join()
+    assert [found[word][0] for word in (3, 99, 4)] == [200, 400, 200]
+    assert "does not know these inputs" in json.loads(found[99][2])["error"]
+
+
+def test_answers_that_are_not_finite_are_refused(server, learner):
+    large = 3e38 * learner.subnet("digits-1").hidden1.weight[0].sign()  # what the first neuron adds up
+    body = {"inputs": [{"name": "input", "shape": [1, 64], "datatype": "FP32", "data": large.tolist()}]}
+    for model in ("digits-1", "infer"):
+        status, _, text = fetched(server, f"/v2/models/{model}/infer", json.dumps(body).encode())
+        assert status in (400, 422)
+        assert "scale" in json.loads(text)["error"]
+
+
+def test_models_are_found_by_any_name():
+    learner = Learner(chain(), SPACE(variance=0.7), example_input=VECTOR)
+    names = ["a", "a/ready", "a/versions/1", "a b/ä?#%", "infer/infer"]
+    for name, data in zip(names, tasks(VECTOR, len(names))):
+        learner.learn(Task(name, data), Recipe(epochs=1, batch_size=32))
+    from spacecl.serve import Limits
+
+    x = torch.randn(2, 6)
+    with inside(learner, Limits()) as (port, _):
+        for name in names:
+            asked = client(port)
+            assert asked.get_model_metadata(name)["name"] == name
+            assert asked.is_model_ready(name)
+            assert asked.infer(name, rows(x)).as_numpy("label").tolist() == learner.predict(x, name).tolist()
+        assert client(port).get_model_metadata("a", "1")["name"] == "a/versions/1", "a name goes before a version"
+        assert fetched(port, "/v2/models/a%20b/%C3%A4%3F%23%25/versions/2")[0] == 404
+        assert fetched(port, "/v2/models/a", b"{}")[0] == 404
+
+
+def test_a_connection_that_says_nothing_is_closed_in_time(digits_run):
+    with serving(digits_run, "--timeout", "1") as port:
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout=20) as silent,
+            socket.create_connection(("127.0.0.1", port), timeout=20) as slow,
+        ):
+            slow.sendall(b"GET /v2 HTTP/1.1\r\nHost: ")
+            assert silent.recv(100) == b""
+            assert slow.recv(100) == b""
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as again:
+            for _ in range(2):  # the second over the same connection
+                again.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+                answer = b""
+                while not answer.endswith(b'{"live":true}'):
+                    answer += again.recv(1000)
+                assert answer.startswith(b"HTTP/1.1 200")
+            again.sendall(b"GET /v2")
+            assert again.recv(100) == b""
 
 
 def test_bodies_that_are_too_large_or_too_slow_are_refused_and_told_why(digits_run):
@@ -251,14 +357,14 @@ def test_bodies_that_are_too_large_or_too_slow_are_refused_and_told_why(digits_r
 
 
 @contextmanager
-def inside(learner, limits):
+def inside(learner, limits, watched=None):
     """A server in this process, so that its thread can be held up."""
     import uvicorn
 
     from spacecl import serve
 
-    app = serve.application(learner, limits)
-    listening = socket.create_server(("127.0.0.1", 0))
+    app = serve.application(learner, limits, watched)
+    listening = serve._listening("127.0.0.1", 0)
     running = uvicorn.Server(uvicorn.Config(app, log_level="error"))
     thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]})
     thread.start()
@@ -331,6 +437,98 @@ def test_new_tasks_are_taken_up_without_losing_a_request(tmp_path):
     assert all(found), "every request was answered, and as before"
 
 
+def test_a_network_that_grows_is_taken_up_under_load(tmp_path):
+    """The larger network is traced anew while the smaller one answers."""
+    learner = Learner(chain(), SPACE(variance=1.0, on_full="grow"), example_input=VECTOR)
+    data = tasks(VECTOR, 2)
+    learner.learn(Task("one", data[0]), QUICK)
+    learner.save(tmp_path / "model")
+    x, stop, found = torch.randn(3, 6), threading.Event(), []
+    expected = learner.logits(x, "one").numpy()
+    with serving(tmp_path / "model", "--watch", "--model", f"{models.__file__}:chain") as port:
+
+        def ask():
+            mine = client(port)
+            while not stop.is_set():
+                found.append(np.allclose(mine.infer("one", rows(x)).as_numpy("logits"), expected, atol=1e-6))
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        assert learner.learn(Task("two", data[1]), QUICK).grown
+        learner.save(tmp_path / "model")
+        until = time.monotonic() + 60
+        while not client(port).is_model_ready("two") and time.monotonic() < until:
+            time.sleep(0.1)
+        stop.set()
+        thread.join()
+        assert client(port).infer("two", rows(x)).as_numpy("label").tolist() == learner.predict(x, "two").tolist()
+    assert all(found)
+
+
+def test_a_folder_that_no_longer_fits_is_told_once_and_the_old_tasks_are_served_on(tmp_path, capfd):
+    """Another method, a smaller network, and one with other tensors; then the right one again."""
+    from spacecl.serve import Limits
+
+    data = tasks(VECTOR, 2)
+    learner = Learner(chain(), SPACE(variance=1.0, on_full="grow"), example_input=VECTOR)
+    learner.learn(Task("one", data[0]), QUICK)
+    learner.save(tmp_path)
+    learner.learn(Task("two", data[1]), QUICK)
+    assert learner.records["two"].grown
+    other = Learner(chain(), EWC(), example_input=VECTOR)
+    other.learn(Task("other", data[0]), QUICK)
+    with pytest.raises(StoreError, match="fewer channels"):
+        learner.reloaded(tmp_path)
+    other.save(tmp_path)
+    with pytest.raises(StoreError, match="was learned with EWC, not with SPACE"):
+        learner.reloaded(tmp_path)
+    changed = Learner(torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.ReLU(), torch.nn.Linear(5, 3)), example_input=VECTOR)
+    changed.learn(Task("small", data[0]), QUICK)
+    changed.save(tmp_path)
+    with pytest.raises(StoreError, match="another architecture"):
+        learner.reloaded(tmp_path)
+    folder = opened(tmp_path, f"{models.__file__}:chain")
+    with inside(learner, Limits(), folder) as (port, _):
+        time.sleep(3.5)
+        assert client(port).is_model_ready("two")
+        assert not client(port).is_model_ready("small")
+        assert capfd.readouterr().err.count("cannot be read") == 1
+        learner.learn(Task("three", tasks(VECTOR, 3)[2]), QUICK)
+        learner.save(tmp_path)
+        until = time.monotonic() + 30
+        while not client(port).is_model_ready("three") and time.monotonic() < until:
+            time.sleep(0.1)
+        assert client(port).is_model_ready("three")
+
+
+def test_a_task_saved_between_loading_and_watching_is_taken_up(tmp_path):
+    from spacecl.serve import Limits
+
+    learner = Learner(chain(), SPACE(variance=0.7), example_input=VECTOR)
+    data = tasks(VECTOR, 2)
+    learner.learn(Task("one", data[0]), QUICK)
+    learner.save(tmp_path)
+    folder = opened(tmp_path, f"{models.__file__}:chain")
+    loaded = folder.learner()
+    learner.learn(Task("two", data[1]), QUICK)
+    learner.save(tmp_path)
+    with inside(loaded, Limits(), folder) as (port, _):
+        until = time.monotonic() + 20
+        while not client(port).is_model_ready("two") and time.monotonic() < until:
+            time.sleep(0.1)
+        assert client(port).is_model_ready("two")
+
+
+def test_a_server_that_is_told_to_end_ends_well(digits_run):
+    command = [sys.executable, "-m", "spacecl", "serve", str(digits_run), "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    process.stdout.readline()
+    time.sleep(1)
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=30)[0] == "Stopped.\n"
+    assert process.returncode == 0
+
+
 def test_it_listens_to_this_machine_alone_and_says_what_is_wrong_with_an_address(digits_run, server):
     def said(*options):
         command = [sys.executable, "-m", "spacecl", "serve", str(digits_run), *options]
@@ -388,27 +586,38 @@ def test_a_picture_is_answered_by_every_task_as_the_learner_answers(server, lear
     assert (status, "no picture that can be read" in text.decode()) == (415, True)
 
 
+def test_pictures_are_decoded_apart_from_the_thread_that_asks(learner, pictures, monkeypatch):
+    """So that a large one does not hold others up; and once for all tasks that read the same shape."""
+    from spacecl import serve
+
+    seen, threads = serve.seen, []
+    monkeypatch.setattr(serve, "seen", lambda *given: threads.append(threading.current_thread().name) or seen(*given))
+    with inside(learner, serve.Limits()) as (port, _):
+        assert fetched(port, "/picture", (pictures / "large.jpg").read_bytes())[0] == 200
+    assert len(threads) == 1
+    assert threads[0].startswith("spacecl-pictures")
+
+
 def test_a_picture_of_too_many_pixels_is_refused_before_it_is_unpacked(server):
     import io
 
     from PIL import Image
 
-    buffer = io.BytesIO()
-    Image.new("1", (9000, 9000)).save(buffer, "PNG")
-    status, _, text = fetched(server, "/picture", buffer.getvalue())
-    assert (status, "64,000,000 pixels" in text.decode()) == (413, True)
+    for side in (6000, 20_000):  # Pillow itself refuses the second
+        buffer = io.BytesIO()
+        Image.new("1", (side, side)).save(buffer, "PNG")
+        status, _, text = fetched(server, "/picture", buffer.getvalue())
+        assert (status, "32,000,000 pixels" in text.decode()) == (413, True)
 
 
 def test_tasks_taught_with_tensors_say_why_they_cannot_read_pictures(tmp_path):
-    from PIL import Image
-
     learner = Learner(chain(), SPACE(variance=0.7), example_input=VECTOR)
     learner.learn(Task("numbers", tasks(VECTOR, 1)[0]), QUICK)
     pixels = np.random.default_rng(0).integers(0, 255, (60, 1, 2, 3), dtype=np.uint8)
     learner.learn(Task("pictures", Images(pixels, np.arange(60) % 3, order=torch.arange(6))), QUICK)
     from spacecl.serve import _pictured
 
-    found = _pictured(learner, Image.fromarray(pixels[0, 0]))
+    found = _pictured(learner, {(1, 2, 3): pixels[:1]})
     assert "taught without spacecl.Images" in found["tasks"][0]["problem"]
     assert found["likely"] == "pictures"
     assert found["tasks"][1]["like"] == 1

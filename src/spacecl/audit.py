@@ -29,6 +29,8 @@ def verify(run: Opened, measure: bool = False, data: str | os.PathLike[str] | No
         digest = digests.get(name)
         entry: Found = {"task": name, "committed": record["digest"], "digest": digest, "problem": None}
         problems = [broken[key] for key in ("core", f"task {number}") if key in broken]
+        if broken and not problems:
+            problems = ["not checked, for the learner cannot be loaded while other files are damaged"]
         if digest is not None and digest != record["digest"]:
             problems.append("its bytes are not those of its commit")
         if said.get("digest") not in (None, record["digest"]):
@@ -37,13 +39,15 @@ def verify(run: Opened, measure: bool = False, data: str | os.PathLike[str] | No
             if name not in streams or "accuracy" not in said:
                 raise StoreError(f"Task {name!r}: {run.folder} has {'no data' if name not in streams else 'no record'} of it.")
             entry |= {"accuracy": learner.evaluate(streams[name].test, name), "recorded": said["accuracy"]}  # type: ignore[arg-type]
-            if abs(entry["accuracy"] - entry["recorded"]) > tolerance:
+            if not abs(entry["accuracy"] - entry["recorded"]) <= tolerance:
                 problems.append(f"its accuracy is {entry['accuracy']:.4%}, but was {entry['recorded']:.4%}")
         entry["problem"] = "; ".join(problems) or None
         tasks.append(entry)
-    lost = [f"{name}: in result.json, but not in the learner" for name in recorded if name not in {t["task"] for t in tasks}]
+    lost = [
+        f"{name}: in the run's record, but not in the learner" for name in recorded if name not in {t["task"] for t in tasks}
+    ]
     ok = not lost and not broken and all(entry["problem"] is None for entry in tasks)
-    return {"folder": str(run.folder), "ok": ok, "measured": measure, "tasks": tasks, "lost": lost}
+    return {"folder": str(run.folder), "ok": ok, "measured": measure and learner is not None, "tasks": tasks, "lost": lost}
 
 
 def inspect(learner: Learner) -> Found:

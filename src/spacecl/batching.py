@@ -18,7 +18,7 @@ Answer = dict[str, Any]
 Result = TypeVar("Result")
 
 
-def _NOTHING() -> None:
+def _nothing() -> None:
     """Stands for an empty queue."""
 
 
@@ -40,7 +40,8 @@ class Batcher:
     def __init__(self, learner: Learner, most: int = 1024):
         self.learner, self.most = learner, most
         self._queue: queue.SimpleQueue[Question | Callable[[], None] | None] = queue.SimpleQueue()
-        self._pool = ThreadPoolExecutor(torch.get_num_threads(), "spacecl-network", torch.set_num_threads, (1,))
+        self._cores, self._closed = torch.get_num_threads(), False
+        self._pool = ThreadPoolExecutor(self._cores, "spacecl-network", torch.set_num_threads, (1,))
         self._thread = threading.Thread(target=self._work, name="spacecl-batcher", daemon=True)
         self._thread.start()
 
@@ -51,7 +52,7 @@ class Batcher:
     def ask(self, task: str, rows: Tensor) -> Future[Answer]:
         """Ask about some rows; the answer is a dictionary of tensors and lists, with an entry for each row."""
         future: Future[Answer] = Future()
-        self._queue.put(Question(task, rows, future))
+        self._put(Question(task, rows, future))
         return future
 
     def call(self, work: Callable[[Learner], Result]) -> Future[Result]:
@@ -65,30 +66,32 @@ class Batcher:
                 except Exception as error:
                     future.set_exception(error)
 
-        self._queue.put(done)
+        self._put(done)
         return future
 
-    def exchange(self, make: Callable[[Learner], Learner]) -> Future[Learner]:
+    def exchange(self, learner: Learner) -> Future[None]:
         """Put another learner in the place of this one; what was asked before is answered by the old."""
-
-        def change(learner: Learner) -> Learner:
-            self.learner = make(learner)
-            return self.learner
-
-        return self.call(change)
+        return self.call(lambda _: setattr(self, "learner", learner))
 
     def close(self) -> None:
         """Answer what is there, and stop."""
+        self._closed = True
         self._queue.put(None)
         self._thread.join()
         self._pool.shutdown()
 
+    def _put(self, waiting: Question | Callable[[], None]) -> None:
+        if self._closed:
+            raise RuntimeError("This batcher is closed.")
+        self._queue.put(waiting)
+
     def _work(self) -> None:
+        torch.set_num_threads(self._cores)  # of this thread; those of the pool have one each
         while (waiting := self._queue.get()) is not None:
             batch: list[Question] = []
             while isinstance(waiting, Question):
                 batch.append(waiting)
-                waiting = _NOTHING if sum(len(question.rows) for question in batch) >= self.most else self._next()
+                waiting = _nothing if sum(len(question.rows) for question in batch) >= self.most else self._next()
             self._answer(batch)
             if waiting is None:
                 return
@@ -98,7 +101,7 @@ class Batcher:
         try:
             return self._queue.get_nowait()
         except queue.Empty:
-            return _NOTHING
+            return _nothing
 
     def _answer(self, batch: list[Question]) -> None:
         by_task: dict[str, list[Question]] = {}
@@ -112,12 +115,15 @@ class Batcher:
 
 
 def _answer_task(learner: Learner, task: str, questions: list[Question]) -> None:
-    """Ask about the rows of all questions of a task at once, and give each its own."""
+    """Ask about the rows of all questions of a task at once, and give each its own; one that cannot be asked fails alone."""
     try:
         found = _asked(learner, task, torch.cat([question.rows for question in questions]))
     except Exception as error:
-        for question in questions:
-            question.future.set_exception(error)
+        if len(questions) == 1:
+            questions[0].future.set_exception(error)
+        else:
+            for question in questions:
+                _answer_task(learner, task, [question])
         return
     start = 0
     for question in questions:

@@ -19,7 +19,7 @@ from .blueprint import Blueprint, rebuild, repeated
 from .channels import Channels, Tensors, trace
 from .door import check
 from .errors import SpaceError
-from .graph import layer_of
+from .graph import module_of
 
 FREE = 255  # the task of a weight that none has taken
 
@@ -103,12 +103,14 @@ class Core:
     def room(self) -> dict[str, dict[str, int]]:
         """For every layer that tasks share out, `of`: what there is, `taken`: by any task, `last`: by the last one alone."""
         if self.taken:
-            last = len(self.own) - 1
-            return {
-                layer_of(name): {"of": t.numel(), "taken": int((t < FREE).sum()), "last": int((t == last).sum())}
-                for name, t in self.taken.items()
-            }
-        if all(bool(keep.all()) for keep in self.keeps) and self.keeps:
+            found: dict[str, dict[str, int]] = {}
+            for name, taken in self.taken.items():
+                layer = found.setdefault(module_of(name) or name, {"of": 0, "taken": 0, "last": 0})
+                layer["of"] += taken.numel()
+                layer["taken"] += int((taken < FREE).sum())
+                layer["last"] += int((taken == len(self.own) - 1).sum())
+            return found
+        if self.own and all(name in own for own in self.own for name in self.tensors):  # nothing is shared
             return {}
         before = replace(self, keeps=self.keeps[:-1]).committed
         counts = [self.channels.widths(keep) for keep in (self.channels.everything(), self.committed, before)]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .benchmarks.formats import decode, pictures
 from .errors import ConfigError, DataError, SpaceError
-from .export import file_names, opened, write_index
+from .export import FORMATS, file_names, session, write_index
 from .images import as_told
 from .learner import Learner
 from .opened import Opened
@@ -62,7 +62,7 @@ def deliver(
             entry |= {"calibrated": len(inputs), "accuracy": None, "not_measured": str(lost) if lost else None}
         if name in streams:
             test: Source = streams[name].test  # type: ignore[assignment]
-            before, after = learner.evaluate(test, name), accuracy(opened(folder / files[name]), test)
+            before, after = learner.evaluate(test, name), accuracy(session(folder / files[name]), test)
             entry["accuracy"] = {"before": before, "after": after}
         entries.append(entry)
         say(f"{name}: {folder / files[name]}, {entry['bytes']:,} bytes")
@@ -77,10 +77,10 @@ def _places(
     """The folder to write to, and a file name for each task; a single task may be given a file of its own name."""
     files = file_names(learner.tasks, format)
     path = run.folder / "export" if out is None else Path(out)
-    if single and len(names) == 1 and out is not None and path.suffix and not path.is_dir():
+    if single and len(names) == 1 and path.suffix in FORMATS.values() and not path.is_dir():
         return path.parent, {names[0]: path.name}
-    if path.exists() and not path.is_dir():
-        raise ConfigError(f"{path} is a file. Give a folder with --out.")
+    if not path.is_dir() and (path.exists() or path.suffix in FORMATS.values()):
+        raise ConfigError(f"{path} is a file, but {len(names)} tasks are to be written. Give a folder with --out.")
     return path, files
 
 
@@ -99,10 +99,11 @@ def _calibration(given: str, streams: Mapping[str, Task], learner: Learner, task
         return as_told(told, decode(found[:CALIBRATION], told["pixels"]))
     try:
         array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f'--calibrate {given} is neither "train", a folder of pictures nor an array in .npy: {error}'
-        ) from error
+    except (OSError, ValueError, EOFError) as error:
+        what = 'neither "train", a folder of pictures nor an array in .npy'
+        raise DataError(f"--calibrate {given} is {what}: {error}") from error
+    if not isinstance(array, np.ndarray) or not array.ndim or array.dtype.kind not in "fiu":
+        raise DataError(f"--calibrate {given}: not one array of numbers, a row for each input.")
     if array.dtype == np.uint8:
         return as_told(_told(record), np.ascontiguousarray(array[:CALIBRATION]))
     return torch.from_numpy(array[:CALIBRATION]).to(learner.example.dtype)

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from . import store
 from .blueprint import tensors_of
-from .errors import ConfigError, SpaceError
+from .errors import ConfigError, DataError, SpaceError
 from .folding import folded
 from .graph import first_line
 
@@ -33,6 +33,7 @@ FORMATS = {"onnx": ".onnx", "torch": ".pt2", "safetensors": ".safetensors"}
 INPUT, OUTPUT = "input", "logits"  # the names that a network's ends have in files and on servers
 CLOSE = 1e-4  # how far a file's answers may be from PyTorch's
 About = dict[str, Any]
+_SAID = ("task", "classes", "digest", "widths", "pictures")  # in the files themselves
 
 
 def export(
@@ -55,6 +56,10 @@ def export(
     if kind not in FORMATS:
         endings = ", ".join(f"{name} ({ending})" for name, ending in FORMATS.items())
         raise ConfigError(f"{format or path.name} is no format to export to. There are {endings}.")
+    if path.suffix == ".json":
+        raise ConfigError(
+            f"{path.name} is a name for JSON, not for a network. Give it another ending, such as {FORMATS[kind]}."
+        )
     if int8 is not None and kind != "onnx":
         raise ConfigError(f"int8 is for ONNX files, not for {kind}. Leave one of the two out.")
     network, into = folded(module.cpu(), example) if fold else (module.cpu().eval(), {})
@@ -92,9 +97,9 @@ def file_names(tasks: Sequence[str], format: str) -> dict[str, str]:
     {'cats & dogs': 'cats-dogs.onnx', 'cats / dogs': 'cats-dogs-2.onnx', 'Öl': 'Öl.onnx'}
     """
     found: dict[str, str] = {}
-    taken: set[str] = set()
+    taken = {"index"}  # is for the list of them
     for task in tasks:
-        plain = re.sub(r"[^\w.]+", "-", task).strip("-.") or "task"
+        plain = re.sub(r"[^\w.]+", "-", task)[:60].strip("-.") or "task"
         name, number = plain, 1
         while name.lower() in taken:
             number += 1
@@ -111,12 +116,12 @@ def write_index(folder: Path, entries: Sequence[About]) -> Path:
     return file
 
 
-def opened(file: str | os.PathLike[str] | bytes) -> Callable[[Tensor], Tensor]:
+def session(file: str | os.PathLike[str] | bytes) -> Callable[[Tensor], Tensor]:
     """An ONNX file as a function of inputs, run by onnxruntime."""
     runtime = _needed("onnxruntime")
     given = file if isinstance(file, bytes) else os.fspath(file)
-    session = runtime.InferenceSession(given, providers=["CPUExecutionProvider"])
-    return lambda x: torch.from_numpy(session.run([OUTPUT], {INPUT: x.cpu().numpy()})[0])
+    made = runtime.InferenceSession(given, providers=["CPUExecutionProvider"])
+    return lambda x: torch.from_numpy(made.run([OUTPUT], {INPUT: x.cpu().numpy()})[0])
 
 
 def _program(network: nn.Module, probe: Tensor) -> torch.export.ExportedProgram:
@@ -148,12 +153,12 @@ def _onnx(network: nn.Module, probe: Tensor, expected: Tensor, about: Mapping[st
             ) from error
         proto = made.model_proto  # type: ignore[union-attr]
     _bare(proto)
-    for key in ("task", "classes", "digest", "widths", "pictures"):
+    for key in _SAID:
         value = about.get(key)
         if value is not None:
             proto.metadata_props.add(key=key, value=value if isinstance(value, str) else json.dumps(value))
     data = proto.SerializeToString()
-    _held(opened(data), probe, expected, "onnxruntime")
+    _held(session(data), probe, expected, "onnxruntime")
     return data
 
 
@@ -172,7 +177,7 @@ def _torch(network: nn.Module, probe: Tensor, expected: Tensor, about: Mapping[s
         for node in program.graph.nodes:
             node.meta.pop("stack_trace", None)  # lines of source, and where they lie
         program.example_inputs = None
-        buffer, said = io.BytesIO(), {key: about[key] for key in ("task", "classes", "digest", "widths") if key in about}
+        buffer, said = io.BytesIO(), {key: about[key] for key in _SAID if about.get(key) is not None}
         torch.export.save(program, buffer, extra_files={"about.json": json.dumps(said)})
         _held(program.module(), probe, expected, "torch.export")
     return buffer.getvalue()
@@ -207,15 +212,11 @@ def _quantised(data: bytes, inputs: np.ndarray) -> bytes:
     with tempfile.TemporaryDirectory() as folder, _quiet():
         plain, small = Path(folder) / "plain.onnx", Path(folder) / "small.onnx"
         plain.write_bytes(data)
-        quantize_static(
-            str(plain),
-            str(small),
-            Reader(),
-            quant_format=QuantFormat.QDQ,
-            per_channel=True,
-            activation_type=QuantType.QUInt8,
-            weight_type=QuantType.QInt8,
-        )
+        kinds = {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QInt8}
+        try:
+            quantize_static(str(plain), str(small), Reader(), quant_format=QuantFormat.QDQ, per_channel=True, **kinds)
+        except Exception as error:  # such as tokens that the network does not know
+            raise DataError(f"The network cannot be calibrated by these inputs: {first_line(error)}") from error
         given, proto = onnx.load(str(plain)), onnx.load(str(small))
     _bare(proto)
     proto.metadata_props.extend(given.metadata_props)

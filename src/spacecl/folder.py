@@ -172,4 +172,7 @@ def settings_in(folder: str | os.PathLike[str]) -> dict[str, Any]:
     file = Path(folder) / "config.json"
     if not file.exists():
         raise ConfigError(f"{folder} holds no run to resume: there is no config.json in it.")
-    return {key: value for key, value in json.loads(file.read_text()).items() if value is not None}
+    try:
+        return {key: value for key, value in json.loads(file.read_bytes()).items() if value is not None}
+    except (ValueError, AttributeError) as error:
+        raise ConfigError(f"{file} is damaged: it is no JSON object. Restore it from a copy.") from error

@@ -27,8 +27,9 @@ def folded(module: nn.Module, example: Tensor) -> tuple[nn.Module, dict[str, str
     """
     found, into = copy.deepcopy(module).eval(), {}
     for layer, norm in _pairs(found, example):
-        fuse: Any = fuse_linear_bn_eval if isinstance(found.get_submodule(layer), nn.Linear) else fuse_conv_bn_eval
-        found.set_submodule(layer, fuse(found.get_submodule(layer), found.get_submodule(norm)))
+        one, other = found.get_submodule(layer), _whole(found.get_submodule(norm))
+        fuse: Any = fuse_linear_bn_eval if isinstance(one, nn.Linear) else fuse_conv_bn_eval
+        found.set_submodule(layer, fuse(one, other))
         found.set_submodule(norm, nn.Identity())
         into[norm] = layer
     if into and not _same(module, found, example):  # forward() does something with a norm beside calling it
@@ -46,7 +47,9 @@ def _pairs(module: nn.Module, example: Tensor) -> list[tuple[str, str]]:
             continue
         norm, read = layers_of(node)[-1][0], node.args[0]
         weights = [argument for argument in read.args[1:2] if getattr(argument, "name", None) in names]
-        if not isinstance(layers.get(norm), nn.modules.batchnorm._BatchNorm) or len(read.users) > 1 or not weights:
+        kept = getattr(layers.get(norm), "running_mean", None) is not None  # else it normalises by what it is given
+        known = isinstance(layers.get(norm), nn.modules.batchnorm._BatchNorm) and kept
+        if not known or len(read.users) > 1 or not weights:
             continue
         layer = module_of(names[weights[0].name])
         own = [n for n, name in names.items() if module_of(name) in (layer, norm)]
@@ -56,6 +59,14 @@ def _pairs(module: nn.Module, example: Tensor) -> list[tuple[str, str]]:
         if once and names[weights[0].name] == f"{layer}.weight" and (flat or isinstance(kind, _CONVOLUTIONS)):
             pairs.append((layer, norm))
     return pairs
+
+
+def _whole(norm: Any) -> nn.Module:
+    """A batch norm that has a weight and a bias, whether or not it was made with them."""
+    found = copy.deepcopy(norm)
+    found.weight = nn.Parameter(torch.ones_like(norm.running_mean)) if norm.weight is None else norm.weight
+    found.bias = nn.Parameter(torch.zeros_like(norm.running_mean)) if norm.bias is None else norm.bias
+    return found
 
 
 def _same(module: nn.Module, other: nn.Module, example: Tensor) -> bool:

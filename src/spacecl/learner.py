@@ -153,7 +153,7 @@ class Learner:
         Counted in output channels or, with a method that shares out single weights, in weights. Empty where
         every task has the whole network.
         """
-        return self._core.room()
+        return {} if self._method.forgets else self._core.room()
 
     def full(self) -> nn.Module:
         """The full network, with the weights and the head that it was given, grown if it has grown since."""
@@ -234,7 +234,8 @@ class Learner:
             network = core.network(number).to(self.fabric.device)
             accuracy = evaluate(network, valid, self.fabric, self.channels_last)
             signed = signature(self._examples(train, network, seed), classes)
-            core = replace(core, signatures=(*core.signatures, signed))
+            kept = [*core.signatures, *({} for _ in range(number - len(core.signatures)))]  # none of tasks of older versions
+            core = replace(core, signatures=(*kept, signed))
         record = TaskRecord(
             name=task.name,
             classes=classes,
@@ -332,7 +333,9 @@ class Learner:
         `task="infer"` finds out the task of every row (or, with `together`, one task for all rows, which is far surer) and
         tells it, and how sure it is, with the labels. It is never done unasked.
         """
-        if task is None:
+        if together and task != INFER:
+            raise ConfigError('together=True is for task="infer": rows whose task is named need no finding out.')
+        if not isinstance(task, (str, Sequence)):
             raise TaskError(f'Which task? Give its name, one name per row, or task="infer" to find out. {self._known()}')
         if task == INFER:
             found = self.identify(x, together=together)
@@ -366,6 +369,9 @@ class Learner:
         if not len(x):
             return Identified((), torch.zeros(0, len(self._records)))
         found = torch.stack([self.likeness(x, name) for name in self._records], 1)
+        if not bool(torch.isfinite(found).all()):
+            row = int((~torch.isfinite(found).all(1)).nonzero()[0])
+            raise DataError(f"identify(): the numbers in row {row} are too large for any task to judge. Check their scale.")
         shares = (found.sum(0, keepdim=True).expand_as(found) if together else found).softmax(1)
         names = self.tasks
         return Identified(tuple(names[best] for best in shares.argmax(1).tolist()), shares.float())
@@ -377,10 +383,14 @@ class Learner:
         """
         number = self._number(task)
         self._check_input(x, f"Task {task!r}")
-        if number >= len(self._core.signatures):
+        if not self.remembers(task):
             raise TaskError(f"Task {task!r} was learned by a version of spacecl that kept nothing to know its inputs by.")
         logits = None if self._method.forgets else self.logits(x, task)  # what was usual then need not be now
         return scores(x, self._core.signatures[number], logits)
+
+    def remembers(self, task: str) -> bool:
+        """Whether a task can be found out: those that older versions of spacecl learned cannot."""
+        return any(self._core.signatures[self._number(task) :][:1])
 
     def evaluate(self, data: Source, task: str) -> float:
         """The share of some labelled data that a task's network gets right."""
@@ -417,13 +427,15 @@ class Learner:
         module, record = self.subnet(task), self._records[task]
         about = {
             "task": task,
-            "classes": record.classes if record.class_names is None else list(record.class_names),
+            "classes": list(record.class_labels),
             "digest": record.digest,
             "widths": dict(record.widths),
             "pictures": record.pictures,
         }
         if int8 is not None:
             self._check_input(int8, "int8, the inputs to calibrate by")
+            if not len(int8):
+                raise DataError("int8, the inputs to calibrate by: there are none.")
         return export(module, self._core.blueprint.example, file, about, format=format, fold=fold, int8=int8)
 
     def digests(self) -> dict[str, str]:
@@ -480,14 +492,12 @@ class Learner:
         """
         body, files = store.load(folder)
         compare_tensors(body["tensors"], model, folder)
-        tensors, name = files["core"], body["method"]["name"]
-        if method is None and name not in METHODS:
-            raise StoreError(
-                f"{folder} was saved with the method {name}, which is not one of spacecl's. Give it with method=..."
+        method = method or _method_of(body, None, folder)
+        if type(method).__name__ != body["method"]["name"]:
+            raise ConfigError(
+                f"{folder} was learned with {body['method']['name']}; it cannot go on with {type(method).__name__}."
             )
-        if method is not None and type(method).__name__ != name:
-            raise ConfigError(f"{folder} was learned with {name}; it cannot go on with {type(method).__name__}.")
-        method = method or METHODS[name](**body["method"]["options"])
+        tensors = files["core"]
         model = rebuild(model, part(tensors, "given"))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SpaceWarning)  # said when the learner was made
@@ -512,7 +522,9 @@ class Learner:
         This one stays as it is. Networks of tasks that have not changed are the very same modules.
         """
         body, files = store.load(folder)
+        compare_tensors(body["tensors"], self._core.blueprint.module, folder)
         found = copy.copy(self)
+        found._method, found.seed = _method_of(body, type(self._method), folder), body["seed"]
         found._state = restored(self._core, body, files, folder)
         found.verify()
         same = (name for name, record in found._records.items() if self._digest(name) == record.digest)
@@ -521,3 +533,14 @@ class Learner:
 
     def _digest(self, task: str) -> str | None:
         return self._records[task].digest if task in self._records else None
+
+
+def _method_of(body: Mapping[str, Any], kind: type[Method] | None, folder: object) -> Method:
+    """The method that a learner was saved with: one of spacecl's, or of the kind that is known already."""
+    name = body["method"]["name"]
+    if kind is not None and kind.__name__ != name:
+        raise StoreError(f"{folder} was learned with {name}, not with {kind.__name__}. Load it anew.")
+    if kind is None and name not in METHODS:
+        raise StoreError(f"{folder} was saved with the method {name}, which is not one of spacecl's. Give it with method=...")
+    made: Callable[..., Method] = kind or METHODS[name]
+    return made(**body["method"]["options"])

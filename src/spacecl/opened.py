@@ -10,7 +10,7 @@ from typing import Any
 
 from . import store
 from .config import Config, built
-from .errors import ConfigError
+from .errors import ConfigError, StoreError
 from .folder import learner_in, settings_in, tasks_of
 from .journal import whole_rows
 from .learner import Learner
@@ -51,8 +51,11 @@ class Opened:
     def recorded(self) -> dict[str, dict[str, Any]]:
         """What the run has written down of each task, beside the learner itself: `accuracy` and, at the end, `digest`."""
         if (self.folder / "result.json").is_file() and self.config is not None:
-            listed = json.loads((self.folder / "result.json").read_text())["tasks"]
-            return {task["name"]: {key: task[key] for key in ("accuracy", "digest")} for task in listed}
+            try:
+                listed = json.loads((self.folder / "result.json").read_bytes())["tasks"]
+                return {task["name"]: {key: task[key] for key in ("accuracy", "digest")} for task in listed}
+            except (ValueError, KeyError, TypeError) as error:
+                raise StoreError(f"{self.folder / 'result.json'} is damaged or of another program. Restore it.") from error
         rows = [row for row in whole_rows(self.folder / "metrics.jsonl")[0] if row["kind"] == "test"]
         return {name: {"accuracy": accuracy} for name, accuracy in (rows[-1]["accuracy"] if rows else {}).items()}
 

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from .errors import SpaceError
+from .export import INPUT
 
 HEADER = "Inference-Header-Content-Length"
-INPUT = "input"
 VERSION = "1"  # of every model: a committed task does not change
 DATATYPES: dict[str, np.dtype[Any]] = {  # those of the protocol that numbers have
     "FP16": np.dtype("<f2"),

@@ -204,6 +204,8 @@ def _inferred(learner: Learner, tasks: Sequence[Task]) -> dict[str, Row]:
     """
     found: dict[str, Row] = {}
     names = list(learner.tasks)
+    if not all(map(learner.remembers, names)):
+        return found
     for number, task in enumerate(tasks):
         data, seen = Data(task.test, task.name), 0  # type: ignore[arg-type]
         counts = {how: {"identified": 0, "accuracy": 0} for how in ("row", "batch")}
@@ -221,8 +223,10 @@ def _inferred(learner: Learner, tasks: Sequence[Task]) -> dict[str, Row]:
     return found
 
 
-def _mean_inferred(tasks: Sequence[Row]) -> Row:
-    """Means over all tasks."""
+def _mean_inferred(tasks: Sequence[Row]) -> Row | None:
+    """Means over all tasks; nothing where there is nothing to know them by."""
+    if not tasks:
+        return None
     means = {
         how: {key: sum(task[how][key] for task in tasks) / len(tasks) for key in ("identified", "accuracy")}
         for how in ("row", "batch")

@@ -50,6 +50,8 @@ def restored(
 ) -> tuple[Core, dict[str, TaskRecord]]:
     """What a saved learner had committed, in the network that `core` has; not verified yet."""
     sizes = [len(group.units) for group in core.channels.groups]
+    if len(sizes) == len(body["units"]) and any(now > then for now, then in zip(sizes, body["units"])):
+        raise StoreError(f"{folder} was saved from a network with fewer channels than this one has. Load it anew.")
     if sizes != body["units"] and len(sizes) == len(body["units"]):  # it had grown
         core = core.resized(body["units"])
     same = list(core.channels.operations) == body["operations"] or torch.__version__ != body["torch"]
@@ -64,7 +66,7 @@ def restored(
     records = {record["name"]: TaskRecord.from_json(record) for record in body["tasks"]}
     keeps = tuple(tensors[f"keep.{number}"] for number in range(len(own)))
     taken, memory = part(tensors, "taken"), part(tensors, "memory")
-    signed = tuple(filter(None, (part(tensors, f"signature.{number}") for number in range(len(own)))))
+    signed = tuple(part(tensors, f"signature.{number}") for number in range(len(own)))
     found = replace(core, tensors=common, keeps=keeps, own=own, taken=taken, memory=memory, signatures=signed)
     return found, records
 

@@ -6,8 +6,8 @@ import asyncio
 import io
 import socket
 import sys
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.resources import files
@@ -20,11 +20,13 @@ from torch import Tensor
 from . import __version__, store
 from .batching import Batcher
 from .benchmarks.formats import need_pillow, seen
-from .errors import ConfigError, SpaceError
+from .errors import ConfigError, SpaceError, TaskError
+from .export import INPUT
+from .graph import first_line
 from .images import as_told
 from .learner import INFER, Learner
 from .opened import Opened
-from .protocol import HEADER, INPUT, VERSION, RequestError, answer, datatype, read, unpacked
+from .protocol import HEADER, VERSION, RequestError, answer, datatype, read, unpacked
 from .tasks import check_input
 
 try:
@@ -32,11 +34,13 @@ try:
     from fastapi import FastAPI, Request, Response
     from fastapi.responses import HTMLResponse, JSONResponse
     from starlette.exceptions import HTTPException
+    from starlette.requests import ClientDisconnect
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 except ImportError as error:
     raise ConfigError('A server needs FastAPI and uvicorn. Install them with: pip install "spacecl[serve]"') from error
 
 EVERY = 1.0  # seconds between two looks at the folder
-PIXELS = 64_000_000  # of the largest picture that the page takes
+PIXELS = 32_000_000  # of the largest picture that the page takes
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src blob: data:; connect-src 'self'"
 Say = Callable[[str], None]
 
@@ -78,6 +82,7 @@ def run(
         timeout_keep_alive=30,
         timeout_graceful_shutdown=int(limits.seconds) + 1,
         limit_concurrency=4 * limits.queue,
+        http=_impatient(limits.seconds),
     )
     uvicorn.Server(settings).run(sockets=[listening])
 
@@ -95,7 +100,7 @@ def application(learner: Learner, limits: Limits, watched: Opened | None = None)
         yield
         if watching is not None:
             watching.cancel()
-        desk.batcher.close()
+        desk.close()
 
     app = FastAPI(lifespan=life, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.desk = desk
@@ -110,6 +115,10 @@ def application(learner: Learner, limits: Limits, watched: Opened | None = None)
     @app.exception_handler(HTTPException)
     async def tell_http(request: Request, error: HTTPException) -> Response:
         return refused(f"{error.detail}: {request.method} {request.url.path}", error.status_code, error.headers)
+
+    @app.exception_handler(Exception)
+    async def tell_fault(request: Request, error: Exception) -> Response:
+        return refused(f"The server failed at this request: {type(error).__name__}. Its log says more.", 500)
 
     @app.get("/")
     async def page() -> Response:
@@ -143,26 +152,19 @@ def application(learner: Learner, limits: Limits, watched: Opened | None = None)
     async def index() -> Any:
         return [{"name": name, "version": VERSION, "state": "READY"} for name in desk.models]
 
-    for end in ("/versions/{version}", ""):  # a task may have any name: the longer path is looked for first
-        at = f"/v2/models/{{task:path}}{end}"
+    async def asked(request: Request) -> Response:
+        task = desk.named(request.path_params["path"], "/infer")
+        body, headers = await desk.infer(task, await desk.body(request), request.headers.get(HEADER))
+        return Response(body, headers=headers)
 
-        @app.get(f"{at}/ready")
-        async def model_ready(task: str, version: str = VERSION) -> Any:
-            return {"name": desk.known(task, version), "ready": True}
+    async def told(request: Request) -> Response:
+        path = request.path_params["path"]
+        if path not in desk.models and path.endswith("/ready"):
+            return JSONResponse({"name": desk.named(path, "/ready"), "ready": True})
+        return JSONResponse(desk.described(desk.named(path)))
 
-        async def infer(request: Request) -> Response:
-            task = desk.known(request.path_params["task"], request.path_params.get("version", VERSION))
-            body, headers = await desk.infer(task, await desk.body(request), request.headers.get(HEADER))
-            return Response(body, headers=headers)
-
-        app.add_route(f"{at}/infer", infer, methods=["POST"])  # without FastAPI's own work, as it is asked often
-
-    for end in ("/versions/{version}", ""):
-
-        @app.get(f"/v2/models/{{task:path}}{end}")
-        async def model(task: str, version: str = VERSION) -> Any:
-            return desk.described(desk.known(task, version))
-
+    app.add_route("/v2/models/{path:path}", asked, methods=["POST"])  # a task may have any name, so paths are read by the desk
+    app.add_route("/v2/models/{path:path}", told, methods=["GET"])
     return app
 
 
@@ -172,6 +174,8 @@ class Desk:
     def __init__(self, batcher: Batcher, limits: Limits):
         self.batcher, self.limits, self.waiting = batcher, limits, 0
 
+        self.decoder = ThreadPoolExecutor(1, "spacecl-pictures")  # one large picture at a time
+
     @property
     def learner(self) -> Learner:
         return self.batcher.learner
@@ -180,9 +184,16 @@ class Desk:
     def models(self) -> list[str]:
         return [*self.learner.tasks, INFER]
 
-    def known(self, task: str, version: str = VERSION) -> str:
+    def named(self, path: str, end: str = "") -> str:
+        """The model that a path speaks of, with its version or without it, if there is one."""
+        if not path.endswith(end):
+            raise RequestError(f"There is nothing to ask at {path!r}; models are asked at their name and {end}.", 404)
+        name = path.removesuffix(end)
+        task, _, version = name.rpartition("/versions/")
+        if name in self.models:
+            return name
         if task not in self.models:
-            raise RequestError(f"There is no model {task!r}. The models are: {', '.join(self.models)}.", 404)
+            raise RequestError(f"There is no model {name!r}. The models are: {', '.join(self.models)}.", 404)
         if version != VERSION:
             raise RequestError(f"Model {task!r} has no version {version!r}; its only one is {VERSION!r}.", 404)
         return task
@@ -209,6 +220,10 @@ class Desk:
             else {"classes": list(record.class_labels), "digest": record.digest, "widths": dict(record.widths)},
         }
 
+    def close(self) -> None:
+        self.batcher.close()
+        self.decoder.shutdown()
+
     async def body(self, request: Request) -> bytes:
         """The body of a request, within the limits of size and time."""
         limit, parts, size = self.limits.body, [], 0
@@ -226,28 +241,30 @@ class Desk:
             await asyncio.wait_for(collect(), self.limits.seconds)
         except asyncio.TimeoutError:
             raise RequestError(f"The body did not arrive within {self.limits.seconds:g} s.", 408) from None
+        except ClientDisconnect:
+            raise RequestError("The client went away.") from None  # so that nobody hears it, and the log is clean
         if size > limit:
             raise RequestError(f"The body has more than {limit:,} bytes. Send fewer rows, or as binary data.", 413)
         return unpacked(b"".join(parts), request.headers.get("content-encoding", "").lower(), limit)
 
     async def infer(self, task: str, body: bytes, length: str | None) -> tuple[bytes, dict[str, str]]:
         example = _numpy(self.learner.example)
-        wanted = read(body, length, example.shape[1:], example.dtype, list(self.outputs(task)), self.limits.rows)
-        found = await self.asked(task, torch.from_numpy(wanted.rows))
-        return answer(task, wanted, {name: _numpy(values) for name, values in found.items()})
+        outputs = list(self.outputs(self.named(task)))  # once more: while the body came, it may have gone
+        wanted = read(body, length, example.shape[1:], example.dtype, outputs, self.limits.rows)
+        asked = await self.asked(task, torch.from_numpy(wanted.rows))
+        found = {name: _numpy(values) for name, values in asked.items()}
+        if not all(np.isfinite(values).all() for values in found.values() if values.dtype.kind == "f"):
+            raise RequestError(
+                f"Model {task!r}: the answer is not finite. Are the inputs scaled as they were for learning?", 422
+            )
+        return answer(task, wanted, found)
 
     async def picture(self, body: bytes) -> dict[str, Any]:
         """Every task's answer to a picture, and which task it looks like."""
-        Image = need_pillow()  # noqa: N806
-        try:
-            opened = Image.open(io.BytesIO(body))
-            if opened.width * opened.height > PIXELS:
-                raise RequestError(f"The picture has more than {PIXELS:,} pixels. Send a smaller one.", 413)
-            await asyncio.to_thread(opened.load)
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            raise RequestError("This is no picture that can be read, such as PNG, JPEG or WebP.", 415) from error
-        answers = await self.waited(lambda: self.batcher.call(lambda learner: _pictured(learner, opened)))
-        return {"width": opened.width, "height": opened.height, **answers}
+        shapes = {tuple(record.pictures["pixels"]) for record in self.learner.records.values() if record.pictures is not None}
+        size, pixels = await self.waited(lambda: self.decoder.submit(_decoded, body, shapes))
+        answers = await self.waited(lambda: self.batcher.call(lambda learner: _pictured(learner, pixels)))
+        return {"width": size[0], "height": size[1], **answers}
 
     async def asked(self, task: str, rows: Tensor) -> dict[str, Any]:
         problem = check_input(rows, self.learner.example)
@@ -264,48 +281,93 @@ class Desk:
             return await asyncio.wait_for(asyncio.wrap_future(ask()), self.limits.seconds)
         except asyncio.TimeoutError:
             raise RequestError(f"There was no answer within {self.limits.seconds:g} s. Try again in a while.", 503) from None
+        except RequestError:
+            raise
+        except SpaceError as error:  # such as a task that has gone meanwhile
+            raise RequestError(str(error), 404 if isinstance(error, TaskError) else 400) from error
+        except (IndexError, RuntimeError) as error:
+            if self.learner.example.is_floating_point():
+                raise
+            raise RequestError(f"The network does not know these inputs: {first_line(error)}") from error
         finally:
             self.waiting -= 1
 
 
-def _pictured(learner: Learner, picture: Any) -> dict[str, Any]:
+Shape = tuple[int, ...]
+
+
+def _decoded(body: bytes, shapes: set[Shape]) -> tuple[tuple[int, int], dict[Shape, np.ndarray]]:
+    """A picture's size, and its pixels in every shape that some task reads."""
+    Image = need_pillow()  # noqa: N806
+    large = RequestError(f"The picture has more than {PIXELS:,} pixels. Send a smaller one.", 413)
+    try:
+        with Image.open(io.BytesIO(body)) as picture:
+            if picture.width * picture.height > PIXELS:
+                raise large
+            return picture.size, {shape: seen(picture, shape)[None].copy() for shape in shapes}
+    except Image.DecompressionBombError:
+        raise large from None
+    except RequestError:
+        raise
+    except Exception as error:  # decoders fail in all ways
+        raise RequestError("This is no picture that can be read, such as PNG, JPEG or WebP.", 415) from error
+
+
+def _pictured(learner: Learner, pixels: Mapping[Shape, np.ndarray]) -> dict[str, Any]:
     """Every task's answer to a picture, and the task that it is most like."""
     listed: list[dict[str, Any]] = []
     likeness: dict[str, Tensor] = {}
     for name, record in learner.records.items():
-        if record.pictures is None:
+        seen_as = None if record.pictures is None else pixels.get(tuple(record.pictures["pixels"]))
+        if record.pictures is None or seen_as is None:
             why = "taught without spacecl.Images, so how pictures become its inputs is not known"
             listed.append({"task": name, "problem": why})
             continue
-        rows = as_told(record.pictures, seen(picture, record.pictures["pixels"])[None].copy()).to(learner.example.dtype)
+        rows = as_told(record.pictures, seen_as).to(learner.example.dtype)
         shares = learner.logits(rows, name)[0].softmax(0)
         best = shares.argsort(descending=True)[:5].tolist()
-        listed.append({"task": name, "answers": [{"class": record.class_labels[i], "share": float(shares[i])} for i in best]})
-        likeness[name] = learner.likeness(rows, name)
+        answers = [{"class": record.class_labels[i], "share": float(shares[i])} for i in best]
+        listed.append({"task": name, "answers": answers, "like": None})
+        if learner.remembers(name):
+            likeness[name] = learner.likeness(rows, name)
     if likeness:
-        names, scores = list(likeness), torch.cat(list(likeness.values())).softmax(0).tolist()
-        for entry in listed:
-            entry["like"] = scores[names.index(entry["task"])] if entry["task"] in likeness else None
+        scores = dict(zip(likeness, torch.cat(list(likeness.values())).softmax(0).tolist()))
+        listed = [entry | ({"like": scores[entry["task"]]} if entry["task"] in scores else {}) for entry in listed]
     return {"tasks": listed, "likely": max(likeness, key=lambda name: float(likeness[name]), default=None)}
 
 
 async def _watch(batcher: Batcher, folder: Opened) -> None:
-    """Take up what is learned into a folder, whenever its manifest has changed; what cannot be read is left for later."""
-    manifest, known = folder.model / store.MANIFEST, _mark(folder.model / store.MANIFEST)
+    """Take up what is learned into a folder, whenever its manifest has changed; what cannot be read is tried again."""
+    known, said = None, ""
     while True:
+        mark = _mark(folder.model / store.MANIFEST)
+        if mark not in (known, None):
+            before = _digests(batcher.learner)
+            try:
+                learner = await asyncio.to_thread(_warm, batcher.learner, folder)
+                await asyncio.wrap_future(batcher.exchange(learner))
+            except Exception as error:  # whatever it is, the tasks that are there are served on
+                if str(error) != said:
+                    said = str(error)
+                    print(f"spacecl: warning: {folder.model} cannot be read: {said}", file=sys.stderr, flush=True)
+            else:
+                known, said = mark, ""
+                new = [name for name, digest in _digests(learner).items() if before.get(name) != digest]
+                if new:
+                    print(f"Took up {', '.join(new)}: {len(learner.tasks)} tasks.", flush=True)
         await asyncio.sleep(EVERY)
-        mark = _mark(manifest)
-        if mark in (known, None):
-            continue
-        before = batcher.learner.tasks
-        try:
-            learner = await asyncio.wrap_future(batcher.exchange(lambda old: old.reloaded(folder.model)))
-        except (SpaceError, OSError) as error:
-            print(f"spacecl: warning: {folder.model} has changed, but cannot be read: {error}", file=sys.stderr, flush=True)
-            continue
-        known = mark
-        new = [name for name in learner.tasks if name not in before]
-        print(f"Took up {', '.join(new) or 'what has changed'}: {len(learner.tasks)} tasks.", flush=True)
+
+
+def _warm(old: Learner, folder: Opened) -> Learner:
+    """The learner that a folder holds now, each of its networks asked once: the first time takes longer."""
+    learner = old.reloaded(folder.model)
+    for task in learner.tasks:
+        learner.logits(learner.example, task)
+    return learner
+
+
+def _digests(learner: Learner) -> dict[str, str]:
+    return {name: record.digest for name, record in learner.records.items()}
 
 
 def _mark(manifest: Any) -> tuple[int, int] | None:
@@ -314,6 +376,39 @@ def _mark(manifest: Any) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_mtime_ns, found.st_ino
+
+
+def _impatient(seconds: float) -> type[HttpToolsProtocol]:
+    """Uvicorn's protocol, but a connection that does not send the head of a request in time is closed."""
+
+    class Impatient(HttpToolsProtocol):
+        patience: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self.wait()
+
+        def on_message_begin(self) -> None:
+            self.wait()
+            super().on_message_begin()
+
+        def on_headers_complete(self) -> None:
+            self.stop()
+            super().on_headers_complete()
+
+        def connection_lost(self, error: Exception | None) -> None:
+            self.stop()
+            super().connection_lost(error)
+
+        def wait(self) -> None:
+            self.stop()
+            self.patience = self.loop.call_later(seconds, self.transport.close)
+
+        def stop(self) -> None:
+            if self.patience is not None:
+                self.patience.cancel()
+
+    return Impatient
 
 
 def _listening(host: str, port: int) -> socket.socket:
@@ -337,4 +432,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def _numpy(values: Tensor | list[str]) -> np.ndarray:
-    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.array(values, dtype=np.str_)
+    if not isinstance(values, Tensor):
+        return np.array(values, dtype=np.str_)
+    values = values.detach().cpu()
+    return (values.float() if values.dtype == torch.bfloat16 else values).numpy()

@@ -36,3 +36,17 @@ def positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is not a positive number")
     return number
+
+
+def above_zero(text: str) -> float:
+    number = zero_or_more(text)
+    if not number:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return number
+
+
+def zero_or_more(text: str) -> float:
+    number = float(text)
+    if not 0 <= number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 0 on")
+    return number

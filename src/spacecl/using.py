@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from contextlib import suppress
 from typing import Any
 
-from .terminal import console, positive, show_warnings_as_text
+from .terminal import above_zero, console, positive, show_warnings_as_text, zero_or_more
 
 EXPORT_MORE = """\
 examples:
@@ -87,7 +88,7 @@ def add(commands: Any) -> None:
     serve.add_argument("--max-body", type=positive, default=16, metavar="MB", help="largest request in megabytes (default: 16)")
     serve.add_argument("--max-rows", type=positive, default=1024, metavar="N", help="rows of a batch, and of a request (1024)")
     serve.add_argument("--queue", type=positive, default=256, metavar="N", help="requests that may wait; more get a 503 (256)")
-    serve.add_argument("--timeout", type=float, default=10.0, metavar="S", help="seconds until a request is given up (10)")
+    serve.add_argument("--timeout", type=above_zero, default=10.0, metavar="S", help="seconds until a request is given up (10)")
 
     verify = commands.add_parser(
         "verify",
@@ -101,7 +102,7 @@ def add(commands: Any) -> None:
     verify.add_argument("--accuracy", action="store_true", help="measure accuracy, too; --data asks for the same")
     verify.add_argument(
         "--tolerance",
-        type=float,
+        type=zero_or_more,
         default=0.001,
         metavar="X",
         help="by how much accuracy may differ: other machines round otherwise (0.001)",
@@ -168,6 +169,7 @@ def _do_serve(options: argparse.Namespace) -> int:
 
     show_warnings_as_text()
     limits = serve.Limits(options.max_body * 2**20, options.max_rows, options.queue, options.timeout)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with suppress(KeyboardInterrupt):  # which is how a server is stopped
         serve.run(opened(options.run, options.model), options.host, options.port, watch=options.watch, limits=limits)
     print("Stopped.", flush=True)
@@ -197,7 +199,7 @@ def _do_verify(options: argparse.Namespace) -> int:
     for column in ("task", "digest", "bytes", *(("accuracy", "recorded") if measure else ())):
         table.add_column(column, overflow="fold")
     for task in found["tasks"]:
-        state = "as committed" if task["problem"] is None else "NOT as committed"
+        state = {None: "as committed"}.get(task["problem"], "NOT as committed" if task["digest"] else "cannot be read")
         row = [task["task"], (task["digest"] or "")[:16], state]
         row += [f"{task[key]:.2%}" if key in task else "" for key in ("accuracy", "recorded")] if measure else []
         table.add_row(*map(escape, row))
@@ -241,6 +243,8 @@ def _do_inspect(options: argparse.Namespace) -> int:
 
 def _forecast(found: dict[str, Any]) -> str:
     forecast, layers = found["forecast"], found["layers"]
+    if not found["tasks"]:
+        return "No task has been learned yet."
     if not layers:
         return "Every task has the whole network: any number of tasks fits."
     full = f" Nothing is free in {', '.join(forecast['full'])}." if forecast["full"] else ""
