@@ -7,7 +7,7 @@ import pytest
 import torch
 from models import chain, tasks
 
-from spacecl import EWC, HAT, SPACE, STL, Learner, PackNet, Recipe, Task, store
+from spacecl import EWC, HAT, SPACE, STL, Learner, PackNet, Recipe, StoreError, Task, store
 from spacecl.audit import forecast, inspect
 from spacecl.cli import main
 from spacecl.using import _forecast
@@ -128,6 +128,63 @@ def test_a_damaged_record_is_told_in_words(run, capsys, file, text):
     assert f"{file} is damaged" in capsys.readouterr().err
 
 
+def test_a_task_that_only_the_record_has_is_told(run, capsys):
+    result = json.loads((run / "result.json").read_text())
+    result["tasks"].append({**result["tasks"][0], "name": "digits-3"})
+    (run / "result.json").write_text(json.dumps(result))
+    code, found = verified(run, capsys)
+    assert (code, found["lost"]) == (1, ["digits-3: in the run's record, but not in the learner"])
+
+
+def test_damage_to_what_tasks_have_in_common_is_told_for_every_task(run, capsys):
+    body = store.read_manifest(run / "model")
+    file = run / "model" / body["files"]["core"]["file"]
+    file.write_bytes(file.read_bytes()[:-5])
+    code, found = verified(run, capsys)
+    assert code == 1
+    assert all("truncated" in task["problem"] for task in found["tasks"])
+
+
+def test_the_folder_of_a_runs_learner_stands_for_the_run(run, capsys):
+    code, found = verified(run / "model", capsys)
+    assert (code, found["folder"]) == (0, str(run))
+
+
+def test_a_run_that_has_learned_nothing_yet_is_told(run, capsys):
+    shutil.rmtree(run / "model")
+    assert main(["inspect", str(run)]) == 1
+    assert "has not learned a task yet" in capsys.readouterr().err
+
+
+def test_accuracy_that_nobody_wrote_down_cannot_be_held_against_it(run, capsys):
+    (run / "result.json").unlink()
+    (run / "metrics.jsonl").write_text("")
+    code, found = verified(run, capsys, "--accuracy")
+    assert (code, "has no record of it" in found["error"]) == (1, True)
+
+
+def test_a_learner_is_reloaded_whole_and_verified_and_keeps_what_has_not_changed(tmp_path):
+    data = tasks(VECTOR, 2)
+    learner = Learner(chain(), SPACE(variance=0.7), example_input=VECTOR)
+    learner.learn(Task("one", data[0]), Recipe(epochs=2))
+    learner.save(tmp_path)
+    served, x = Learner.load(tmp_path, chain()), torch.randn(3, 6)
+    served.logits(x, "one")
+    learner.learn(Task("two", data[1]), Recipe(epochs=2))
+    learner.save(tmp_path)
+    found = served.reloaded(tmp_path)
+    assert (served.tasks, found.tasks) == (("one",), ("one", "two"))
+    assert found._network("one") is served._network("one")
+    assert torch.equal(found.logits(x, "two"), learner.logits(x, "two"))
+    other = Learner(chain(), SPACE(variance=0.7), example_input=VECTOR)
+    other.learn(Task("one", data[1]), Recipe(epochs=2))
+    other.save(tmp_path / "other")
+    assert torch.equal(served.reloaded(tmp_path / "other").logits(x, "one"), other.logits(x, "one")), "the same name only"
+    rewritten(tmp_path, lambda body, files: files["task 1"]["4.bias"].add_(1))
+    with pytest.raises(StoreError, match="are not those of their commit: two"):
+        served.reloaded(tmp_path)
+
+
 def test_what_is_no_run_is_refused_with_what_to_do(tmp_path, capsys):
     for folder, text in ((tmp_path / "none", "is no folder"), (tmp_path, "holds neither a run")):
         assert main(["verify", str(folder)]) == 1
@@ -174,6 +231,18 @@ def test_the_forecast_follows_what_the_method_shares_out():
     for method in (EWC(), STL()):
         assert taught(method).room == {}
         assert inspect(taught(method))["forecast"]["tasks"] is None
+
+
+@pytest.mark.parametrize("method", [SPACE(variance=0.7), PackNet()])
+def test_what_the_last_of_three_tasks_took_is_what_was_free_before_it(method):
+    learner, before = Learner(chain(), method, example_input=VECTOR), {}
+    for number, data in enumerate(tasks(VECTOR, 3)):
+        before = learner.room
+        learner.learn(Task(str(number), data), Recipe(epochs=2))
+    second = {layer: counts["taken"] for layer, counts in before.items()}
+    for layer, counts in learner.room.items():
+        assert counts["last"] == counts["taken"] - second[layer]
+    assert any(before[layer]["last"] > 0 for layer in before), "the second took some, too"
 
 
 def test_a_first_task_that_takes_all_leaves_room_for_none():

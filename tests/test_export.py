@@ -5,15 +5,18 @@ import zipfile
 
 import numpy as np
 import pytest
+import safetensors
 import safetensors.torch
 import torch
 from models import FAMILIES, IMAGE, ConvNet, ResNet, tasks
 from torch import nn
 
+import spacecl.export
 from spacecl import SPACE, ConfigError, DataError, Images, Learner, Recipe, SpaceError, Task, TaskError
 from spacecl.cli import main
 from spacecl.export import file_names, session
 from spacecl.folding import folded
+from spacecl.opened import Opened
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*too few samples.*", "ignore:.*finds no free channel.*")
 QUICK = Recipe(epochs=2, batch_size=32, retrain_epochs=1)
@@ -207,6 +210,58 @@ def test_onnx_files_say_what_they_are(tmp_path):
     assert json.loads(files["about.json"])["classes"] == ["cat", "dog"]
 
 
+@pytest.mark.parametrize("ending", ["onnx", "pt2"])
+def test_a_file_that_does_not_answer_as_pytorch_does_is_refused(tmp_path, monkeypatch, ending):
+    made = spacecl.export._program
+    monkeypatch.setattr(spacecl.export, "_program", lambda network, probe: made(nn.Linear(6, 2).eval(), probe))
+    with pytest.raises(SpaceError, match="does not answer as PyTorch does"):
+        spacecl.export.export(nn.Linear(6, 2).eval(), torch.zeros(1, 6), tmp_path / f"a.{ending}", {})
+    assert not any(tmp_path.iterdir())
+
+
+def test_one_row_alone_must_get_its_answer_too():
+    x = torch.randn(3, 2)
+    with pytest.raises(SpaceError, match="off by"):
+        spacecl.export._held(lambda rows: rows + (len(rows) == 1), x, x, "it")
+
+
+def test_other_files_say_what_they_are_too(tmp_path):
+    learner = taught(ConvNet(), IMAGE, count=1)
+    for ending in ("pt2", "safetensors"):
+        learner.export("task 0", tmp_path / f"a.{ending}")
+    more = {"about.json": ""}
+    program = torch.export.load(tmp_path / "a.pt2", extra_files=more)
+    said, record = json.loads(more["about.json"]), learner.records["task 0"]
+    assert said == {"task": "task 0", "classes": ["0", "1", "2"], "digest": record.digest, "widths": dict(record.widths)}
+    assert program.example_inputs is None
+    with safetensors.safe_open(tmp_path / "a.safetensors", "pt") as file:
+        assert file.metadata() == {"task": "task 0", "digest": record.digest}
+
+
+def test_onnx_files_tell_widths(tmp_path):
+    import onnx
+
+    learner = taught(ConvNet(), IMAGE, count=1)
+    learner.export("task 0", tmp_path / "a.onnx")
+    said = {entry.key: entry.value for entry in onnx.load(tmp_path / "a.onnx").metadata_props}
+    assert json.loads(said["widths"]) == dict(learner.records["task 0"].widths)
+
+
+def test_files_of_bytes_say_what_they_are_and_follow_what_they_are_calibrated_by(tmp_path):
+    import onnx
+
+    learner = taught(ConvNet(), IMAGE, count=1)
+    x = tasks(IMAGE, 1)[0][0]
+    learner.export("task 0", tmp_path / "a.onnx", int8=x)
+    learner.export("task 0", tmp_path / "b.onnx", int8=30 * x)
+    said = {entry.key: entry.value for entry in onnx.load(tmp_path / "a.onnx").metadata_props}
+    assert (said["task"], said["digest"]) == ("task 0", learner.records["task 0"].digest)
+    assert b".py" not in (tmp_path / "a.onnx").read_bytes()
+    expected = learner.logits(x, "task 0")
+    near, far = ((session(tmp_path / f"{name}.onnx")(x) - expected).abs().mean() for name in "ab")
+    assert float(far) > 3 * float(near), "ranges that are far too wide leave few steps for the real inputs"
+
+
 def test_what_cannot_be_exported_is_refused_with_a_reason(learner, tmp_path):
     x = torch.randn(4, 3, 8, 8)
     with pytest.raises(TaskError, match="No such task: 'dogs'"):
@@ -237,8 +292,7 @@ class Branching(nn.Module):
 
 
 def test_a_network_that_no_graph_can_hold_is_told_with_what_to_do(tmp_path):
-    from spacecl.export import export
-
+    export = spacecl.export.export
     with pytest.raises(SpaceError, match=r"(?s)cannot be written for any number of rows.*safetensors"):
         export(Branching().eval(), torch.zeros(1, 6), tmp_path / "a.onnx", {}, fold=False)
     assert export(Branching().eval(), torch.zeros(1, 6), tmp_path / "a.safetensors", {}, fold=False)["parameters"] == 74
@@ -304,3 +358,24 @@ def test_the_command_tells_the_accuracy_of_bytes_before_and_after(digits_run, tm
     np.savez(tmp_path / "wrong.npz", a=pixels)
     assert main([*command, str(tmp_path / "wrong.npz")]) == 1
     assert "not one array" in capsys.readouterr().err
+
+
+def test_what_is_calibrated_badly_or_cannot_be_measured_is_told(digits_run, tmp_path, capsys, monkeypatch):
+    assert main(["export", str(digits_run), "--task", "digits-1", "--task", "digits-9", "--out", str(tmp_path / "out")]) == 1
+    assert not (tmp_path / "out").exists(), "an unknown name is told before anything is written"
+    np.save(tmp_path / "tiny.npy", np.full((50, 64), 1e-3, np.float32))
+    command = ["export", str(digits_run), "--task", "digits-1", "--int8", "--json", "--out", str(tmp_path / "a.onnx")]
+    capsys.readouterr()
+    assert main([*command, "--calibrate", str(tmp_path / "tiny.npy")]) == 0
+    found = json.loads(capsys.readouterr().out)[0]["accuracy"]
+    assert found["after"] < found["before"] - 0.1, "calibrated by inputs that are like none"
+
+    def lost(self, data):
+        raise DataError("the data is not at hand")
+
+    monkeypatch.setattr(Opened, "tasks", lost)
+    assert main([*command, "--calibrate", str(tmp_path / "tiny.npy")]) == 0
+    found = json.loads(capsys.readouterr().out)[0]
+    assert (found["accuracy"], found["not_measured"]) == (None, "the data is not at hand")
+    assert main([*command, "--calibrate", "train"]) == 1
+    assert "the data is not at hand" in capsys.readouterr().err

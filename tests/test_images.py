@@ -1,11 +1,14 @@
 """Images as bytes: what networks read, and augmentation."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
 
 from spacecl import DataError, Images, Learner, Recipe, Task
-from spacecl.images import augmented, statistics
+from spacecl.benchmarks.formats import seen
+from spacecl.images import as_told, augmented, statistics
 from spacecl.tasks import fingerprint
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (50, 3, 6, 6), dtype=np.uint8)
@@ -126,3 +129,20 @@ def test_other_pixels_labels_or_orders_of_pixels_have_another_mark():
         fingerprint(Images(PIXELS, LABELS, **given, order=torch.arange(108).flip(0))),
     }
     assert len(marks) == 5
+
+
+def test_pictures_that_are_not_square_keep_their_sides():
+    from PIL import Image
+
+    pixels = np.array([[0, 200, 0], [200, 0, 200]], np.uint8)
+    assert np.array_equal(seen(Image.fromarray(pixels), (1, 2, 3)), pixels[None])
+    large = Image.fromarray(np.kron(pixels, np.ones((8, 8), np.uint8)))
+    assert np.abs(seen(large, (1, 2, 3)).astype(int) - pixels[None]).max() < 80
+
+
+def test_pictures_become_inputs_of_the_shape_that_was_told():
+    pixels = np.random.default_rng(0).integers(0, 255, (5, 1, 2, 3), dtype=np.uint8)
+    for more in ({}, {"order": torch.randperm(6)}, {"shape": (1, 4, 5)}):
+        images = Images(pixels, np.zeros(5, np.int64), **more)
+        told = json.loads(json.dumps(images.told()))
+        assert torch.equal(as_told(told, pixels), images.finish(images.batch(np.arange(5))[0]))

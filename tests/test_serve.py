@@ -11,8 +11,10 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 import urllib.error
 import urllib.request
+import zlib
 from contextlib import contextmanager
 
 import load
@@ -24,9 +26,9 @@ import tritonclient.http as triton
 from models import chain, tasks
 from tritonclient.utils import InferenceServerException
 
-from spacecl import EWC, SPACE, Images, Learner, Recipe, StoreError, Task, protocol
+from spacecl import EWC, SPACE, Images, Learner, Recipe, StoreError, Task, protocol, store
 from spacecl.batching import Batcher
-from spacecl.opened import opened
+from spacecl.opened import Opened, opened
 from spacecl.protocol import RequestError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*too few samples.*", "ignore:.*finds no free channel.*")
@@ -217,6 +219,15 @@ def test_a_batch_is_no_larger_than_allowed_and_what_was_given_up_is_not_asked(le
     assert calls == [("digits-1", 8), ("digits-1", 12)]
     batcher.close()
     assert not batcher.alive
+
+
+def test_what_was_asked_before_closing_is_answered(learner):
+    batcher, go = Batcher(learner), threading.Event()
+    batcher.call(lambda _: go.wait(10))
+    future = batcher.ask("digits-1", torch.randn(2, 64))
+    threading.Timer(0.3, go.set).start()
+    batcher.close()
+    assert future.result(1)["logits"].shape == (2, 10)
 
 
 def test_a_wrong_question_does_not_spoil_others_of_the_same_task(learner):
@@ -501,6 +512,34 @@ def test_a_folder_that_no_longer_fits_is_told_once_and_the_old_tasks_are_served_
         assert client(port).is_model_ready("three")
 
 
+def test_what_could_not_be_read_is_tried_again_though_the_manifest_stays(tmp_path, monkeypatch):
+    from spacecl import serve
+
+    monkeypatch.setattr(serve, "EVERY", 0.05)
+    data = tasks(VECTOR, 2)
+    learner = Learner(chain(), SPACE(variance=0.7), example_input=VECTOR)
+    learner.learn(Task("one", data[0]), QUICK)
+    learner.save(tmp_path)
+    batcher = Batcher(Learner.load(tmp_path, chain()))
+
+    async def watched():
+        watching = asyncio.create_task(serve._watch(batcher, Opened(tmp_path, None)))
+        await asyncio.sleep(0.1)
+        learner.learn(Task("two", data[1]), QUICK)
+        learner.save(tmp_path)
+        file = tmp_path / store.read_manifest(tmp_path)["files"]["task 1"]["file"]
+        file.rename(tmp_path / "away")
+        await asyncio.sleep(0.5)
+        assert batcher.learner.tasks == ("one",)
+        (tmp_path / "away").rename(file)
+        await asyncio.sleep(1)
+        watching.cancel()
+
+    asyncio.run(watched())
+    batcher.close()
+    assert batcher.learner.tasks == ("one", "two")
+
+
 def test_a_task_saved_between_loading_and_watching_is_taken_up(tmp_path):
     from spacecl.serve import Limits
 
@@ -545,6 +584,20 @@ def test_it_listens_to_this_machine_alone_and_says_what_is_wrong_with_an_address
     if not other.startswith("127."):
         with pytest.raises(OSError, match=r"."), socket.create_connection((other, server), timeout=2):
             pass
+
+
+@pytest.mark.parametrize(("host", "warned"), [("0.0.0.0", True), ("127.0.0.1", False)])
+def test_other_machines_are_let_in_only_when_asked_and_with_a_warning(digits_run, monkeypatch, capsys, host, warned):
+    import inspect
+
+    import uvicorn
+
+    from spacecl import serve
+
+    monkeypatch.setattr(uvicorn.Server, "run", lambda self, sockets: sockets[0].close())
+    serve.run(opened(digits_run), host, 0)
+    assert ("other machines can reach this address" in capsys.readouterr().err) == warned
+    assert inspect.signature(serve.run).parameters["host"].default == "127.0.0.1"
 
 
 def test_without_the_extra_the_command_says_what_to_install(digits_run):
@@ -608,6 +661,22 @@ def test_a_picture_of_too_many_pixels_is_refused_before_it_is_unpacked(server):
         Image.new("1", (side, side)).save(buffer, "PNG")
         status, _, text = fetched(server, "/picture", buffer.getvalue())
         assert (status, "32,000,000 pixels" in text.decode()) == (413, True)
+
+
+def test_the_task_that_a_picture_is_like_is_told(learner, digits_run):
+    from spacecl.serve import _pictured
+
+    for name in ("digits-1", "digits-2"):
+        test = opened(digits_run).tasks(None)[name].test
+        found = _pictured(learner, {(1, 8, 8): test.batch([3])[0].numpy()})
+        assert found["likely"] == max(found["tasks"], key=lambda entry: entry["like"])["task"]
+
+
+def test_the_page_may_load_nothing_from_elsewhere(learner):
+    from spacecl.serve import Limits
+
+    with inside(learner, Limits()) as (port, _):
+        assert fetched(port, "/")[1]["Content-Security-Policy"].startswith("default-src 'none'")
 
 
 def test_tasks_taught_with_tensors_say_why_they_cannot_read_pictures(tmp_path):
@@ -696,6 +765,27 @@ def test_rows_are_read_flat_or_nested_and_in_other_precisions():
     assert (found.rows.dtype, found.rows.tolist()) == (np.float32, [[1, 2], [3, 4]])
     whole = {"inputs": [{"name": "input", "datatype": "INT32", "shape": [1, 2], "data": [5, 6]}]}
     assert asked(whole, dtype="<i8").rows.dtype == np.int64
+
+
+def test_binary_data_that_no_input_speaks_of_is_refused():
+    with pytest.raises(RequestError, match='An input needs "data", or'):
+        asked(one(), tail=b"1234")
+
+
+def test_the_usual_form_holds_for_outputs_that_say_nothing_and_none_is_given_twice():
+    found = asked({**one(), "parameters": {"binary_data_output": True}, "outputs": [{"name": "label"}, {"name": "label"}]})
+    assert found.binary == {"label"}
+    assert found.outputs == ("label",)
+
+
+def test_what_a_body_unpacks_to_is_never_held_beyond_the_limit():
+    body = zlib.compress(bytes(20 * 2**20))
+    tracemalloc.start()
+    with pytest.raises(RequestError, match="when it is unpacked"):
+        protocol.unpacked(body, "deflate", 1000)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 2**20
 
 
 def test_outputs_are_all_or_those_asked_for_as_json_or_binary():
