@@ -412,68 +412,55 @@ def test_a_full_queue_and_a_slow_answer_are_told_and_the_server_lives_on(learner
 # -- the folder and the address -----------------------------------------------------------------------------------------
 
 
-def test_new_tasks_are_taken_up_without_losing_a_request(tmp_path):
-    """Also over a moment in which the folder cannot be read."""
-    learner = Learner(chain(), SPACE(variance=0.7), example_input=VECTOR)
-    data = tasks(VECTOR, 2)
-    learner.learn(Task("one", data[0]), QUICK)
-    learner.save(tmp_path / "model")
-    x, stop, found = torch.randn(3, 6), threading.Event(), []
-    expected = learner.logits(x, "one").numpy()
-    with serving(tmp_path / "model", "--watch", "--model", f"{models.__file__}:chain") as port:
+@contextmanager
+def under_load(port, task, x, expected):
+    """Two clients that ask on and on; gives a list with whether each answer was as it should be."""
+    stop, found = threading.Event(), []
 
-        def ask():
-            mine = client(port)
-            while not stop.is_set():
-                found.append(np.allclose(mine.infer("one", rows(x)).as_numpy("logits"), expected, atol=1e-6))
+    def ask():
+        mine = client(port)
+        while not stop.is_set():
+            found.append(np.allclose(mine.infer(task, rows(x)).as_numpy("logits"), expected, atol=1e-6))
 
-        threads = [threading.Thread(target=ask) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        manifest = tmp_path / "model" / "spacecl.json"
-        whole = manifest.read_bytes()
-        manifest.write_bytes(whole[:100])
-        time.sleep(1.5)
-        manifest.write_bytes(whole)
-        learner.learn(Task("two", data[1]), QUICK)
-        learner.save(tmp_path / "model")
-        until = time.monotonic() + 30
-        while not client(port).is_model_ready("two") and time.monotonic() < until:
-            time.sleep(0.1)
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield found
+    finally:
         stop.set()
         for thread in threads:
             thread.join()
+
+
+def until_ready(port, task, seconds=60):
+    until = time.monotonic() + seconds
+    while not client(port).is_model_ready(task) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert client(port).is_model_ready(task)
+
+
+@pytest.mark.parametrize("grows", [False, True])
+def test_new_tasks_are_taken_up_without_losing_a_request(tmp_path, grows):
+    """Also over a moment in which the folder cannot be read, and where a larger network is traced anew meanwhile."""
+    method = SPACE(variance=1.0, on_full="grow") if grows else SPACE(variance=0.7)
+    learner = Learner(chain(), method, example_input=VECTOR)
+    data, x = tasks(VECTOR, 2), torch.randn(3, 6)
+    learner.learn(Task("one", data[0]), QUICK)
+    learner.save(tmp_path / "model")
+    with serving(tmp_path / "model", "--watch", "--model", f"{models.__file__}:chain") as port:
+        with under_load(port, "one", x, learner.logits(x, "one").numpy()) as found:
+            manifest = tmp_path / "model" / "spacecl.json"
+            whole = manifest.read_bytes()
+            manifest.write_bytes(whole[:100])
+            time.sleep(1.5)
+            manifest.write_bytes(whole)
+            assert learner.learn(Task("two", data[1]), QUICK).grown is grows
+            learner.save(tmp_path / "model")
+            until_ready(port, "two")
         assert client(port).infer("two", rows(x)).as_numpy("label").tolist() == learner.predict(x, "two").tolist()
     assert len(found) > 50
     assert all(found), "every request was answered, and as before"
-
-
-def test_a_network_that_grows_is_taken_up_under_load(tmp_path):
-    """The larger network is traced anew while the smaller one answers."""
-    learner = Learner(chain(), SPACE(variance=1.0, on_full="grow"), example_input=VECTOR)
-    data = tasks(VECTOR, 2)
-    learner.learn(Task("one", data[0]), QUICK)
-    learner.save(tmp_path / "model")
-    x, stop, found = torch.randn(3, 6), threading.Event(), []
-    expected = learner.logits(x, "one").numpy()
-    with serving(tmp_path / "model", "--watch", "--model", f"{models.__file__}:chain") as port:
-
-        def ask():
-            mine = client(port)
-            while not stop.is_set():
-                found.append(np.allclose(mine.infer("one", rows(x)).as_numpy("logits"), expected, atol=1e-6))
-
-        thread = threading.Thread(target=ask)
-        thread.start()
-        assert learner.learn(Task("two", data[1]), QUICK).grown
-        learner.save(tmp_path / "model")
-        until = time.monotonic() + 60
-        while not client(port).is_model_ready("two") and time.monotonic() < until:
-            time.sleep(0.1)
-        stop.set()
-        thread.join()
-        assert client(port).infer("two", rows(x)).as_numpy("label").tolist() == learner.predict(x, "two").tolist()
-    assert all(found)
 
 
 def test_a_folder_that_no_longer_fits_is_told_once_and_the_old_tasks_are_served_on(tmp_path, capfd):
@@ -506,10 +493,7 @@ def test_a_folder_that_no_longer_fits_is_told_once_and_the_old_tasks_are_served_
         assert capfd.readouterr().err.count("cannot be read") == 1
         learner.learn(Task("three", tasks(VECTOR, 3)[2]), QUICK)
         learner.save(tmp_path)
-        until = time.monotonic() + 30
-        while not client(port).is_model_ready("three") and time.monotonic() < until:
-            time.sleep(0.1)
-        assert client(port).is_model_ready("three")
+        until_ready(port, "three")
 
 
 def test_what_could_not_be_read_is_tried_again_though_the_manifest_stays(tmp_path, monkeypatch):
@@ -552,10 +536,7 @@ def test_a_task_saved_between_loading_and_watching_is_taken_up(tmp_path):
     learner.learn(Task("two", data[1]), QUICK)
     learner.save(tmp_path)
     with inside(loaded, Limits(), folder) as (port, _):
-        until = time.monotonic() + 20
-        while not client(port).is_model_ready("two") and time.monotonic() < until:
-            time.sleep(0.1)
-        assert client(port).is_model_ready("two")
+        until_ready(port, "two")
 
 
 def test_a_server_that_is_told_to_end_ends_well(digits_run):
