@@ -7,7 +7,7 @@ import pytest
 import torch
 from models import FAMILIES, IMAGE, ConvNet, chain, tasks
 
-from spacecl import EWC, SPACE, ConfigError, DataError, Identified, Images, Inferred, Learner, Recipe, Task, TaskError
+from spacecl import EWC, SPACE, ConfigError, DataError, FineTune, Identified, Images, Inferred, Learner, Recipe, Task, TaskError
 from spacecl.likeness import CLASSES, FEATURES, features, scores, signature
 from spacecl.opened import opened
 from spacecl.run import TOGETHER, _inferred, _mean_inferred
@@ -93,6 +93,15 @@ def test_what_a_task_remembers_survives_saving_and_loading(learner, tmp_path):
     loaded = Learner.load(tmp_path, chain())
     assert torch.equal(loaded.identify(x).scores, expected.scores)
     assert loaded.storage["signatures"] == learner.storage["signatures"] > 0
+
+
+def test_a_task_of_numbers_beyond_all_bounds_is_learned_though_it_cannot_be_known_again():
+    learner = Learner(chain().double(), FineTune(), example_input=VECTOR.double())
+    x = torch.randn(80, 6, dtype=torch.float64)
+    learner.learn(Task("huge", (x * 1e300, (x[:, 0] > 0).long())), Recipe(epochs=1, lr=1e-12))
+    assert not learner.remembers("huge")
+    for far in (1e160, 1e300):
+        assert signature([(x * far, torch.zeros(80, dtype=torch.int64), torch.zeros(80, 2))], 1) == {}
 
 
 def test_a_task_that_remembers_nothing_says_so_and_later_ones_keep_their_own(learner, tmp_path):

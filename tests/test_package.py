@@ -67,6 +67,7 @@ ROOMS += [
     "opened",
     "audit",
     "delivery",
+    "desk",
     "serve",
     "run",
     "tune",

@@ -622,10 +622,10 @@ def test_a_picture_is_answered_by_every_task_as_the_learner_answers(server, lear
 
 def test_pictures_are_decoded_apart_from_the_thread_that_asks(learner, pictures, monkeypatch):
     """So that a large one does not hold others up; and once for all tasks that read the same shape."""
-    from spacecl import serve
+    from spacecl import desk, serve
 
-    seen, threads = serve.seen, []
-    monkeypatch.setattr(serve, "seen", lambda *given: threads.append(threading.current_thread().name) or seen(*given))
+    seen, threads = desk.seen, []
+    monkeypatch.setattr(desk, "seen", lambda *given: threads.append(threading.current_thread().name) or seen(*given))
     with inside(learner, serve.Limits()) as (port, _):
         assert fetched(port, "/picture", (pictures / "large.jpg").read_bytes())[0] == 200
     assert len(threads) == 1
@@ -645,7 +645,7 @@ def test_a_picture_of_too_many_pixels_is_refused_before_it_is_unpacked(server):
 
 
 def test_the_task_that_a_picture_is_like_is_told(learner, digits_run):
-    from spacecl.serve import _pictured
+    from spacecl.desk import _pictured
 
     for name in ("digits-1", "digits-2"):
         test = opened(digits_run).tasks(None)[name].test
@@ -665,7 +665,7 @@ def test_tasks_taught_with_tensors_say_why_they_cannot_read_pictures(tmp_path):
     learner.learn(Task("numbers", tasks(VECTOR, 1)[0]), QUICK)
     pixels = np.random.default_rng(0).integers(0, 255, (60, 1, 2, 3), dtype=np.uint8)
     learner.learn(Task("pictures", Images(pixels, np.arange(60) % 3, order=torch.arange(6))), QUICK)
-    from spacecl.serve import _pictured
+    from spacecl.desk import _pictured
 
     found = _pictured(learner, {(1, 2, 3): pixels[:1]})
     assert "taught without spacecl.Images" in found["tasks"][0]["problem"]

@@ -88,6 +88,8 @@ def signature(examples: Iterable[tuple[Tensor, Tensor, Tensor]], classes: int) -
     spread = spread.clamp(min=max(1e-6, 1e-3 * float(spread.max())))
     apart = apart / spread
     covariance, identity = apart.mT @ apart / free, torch.eye(rows.shape[1], dtype=torch.float64)
+    if not bool(torch.isfinite(covariance).all()):
+        return {}  # numbers beyond all bounds: no reason to lose a trained task
     shrink = _shrinkage(apart, covariance)
     mean = covariance.diagonal().mean().clamp(min=1e-9)
     root = torch.linalg.inv(torch.linalg.cholesky((1 - shrink) * covariance + shrink * mean * identity))
@@ -100,12 +102,8 @@ def signature(examples: Iterable[tuple[Tensor, Tensor, Tensor]], classes: int) -
     deviation = float(energy.std()) if len(energy) > 1 else 0.0
     lower = torch.tril_indices(len(root), len(root))
     numbers = torch.tensor([volume, flattered, float(energy.mean()), max(deviation, 1e-6)], dtype=torch.float64)
-    return {
-        "means": means.float(),
-        "spread": spread.float(),
-        "root": root[lower[0], lower[1]].float(),
-        "numbers": numbers,
-    }
+    found = {"means": means.float(), "spread": spread.float(), "root": root[lower[0], lower[1]].float(), "numbers": numbers}
+    return found if all(bool(torch.isfinite(tensor).all()) for tensor in found.values()) else {}
 
 
 def scores(x: Tensor, signed: Mapping[str, Tensor], logits: Tensor | None) -> Tensor:
