@@ -251,7 +251,7 @@ def test_a_first_task_that_takes_all_leaves_room_for_none():
     assert _forecast(inspect(learner)) == "No task has been learned yet."
     learner.learn(Task("all", tasks(VECTOR, 1)[0]), Recipe(epochs=2))
     assert learner.room == {"0": {"of": 12, "taken": 12, "last": 12}, "2": {"of": 10, "taken": 10, "last": 10}}
-    assert _forecast(inspect(learner)).startswith("No task more like the last fits: 0 has 0 free")
+    assert _forecast(inspect(learner)).startswith("No task more like the last fits: layer 0 has 0 free")
 
 
 def test_a_full_layer_leaves_room_for_no_task_like_the_last():

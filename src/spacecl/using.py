@@ -32,7 +32,7 @@ examples:
   spacecl serve runs/c10
   spacecl serve runs/c10 --port 0 --watch
   curl localhost:8080/v2/models
-  curl localhost:8080/v2/models/cifar10-1/infer -d '{"inputs": [{"name": "input", "datatype": "FP32", "shape": [1, 64],
+  curl localhost:8080/v2/models/cifar10-1/infer -d '{"inputs": [{"name": "input", "datatype": "FP32", "shape": [1, 3, 32, 32],
     "data": [...]}]}'
 
 The server speaks the Open Inference Protocol, version 2, with binary tensors: clients such as tritonclient work with it.
@@ -253,7 +253,7 @@ def _forecast(found: dict[str, Any]) -> str:
     counts, count = layers[forecast["layer"]], forecast["tasks"]
     fit = {0: "No task more like the last fits", 1: "One task more like the last fits"}
     said = fit.get(count, f"{count} tasks more like the last fit")
-    return f"{said}: {forecast['layer']} has {counts['free']:,} free, and the last task took {counts['last']:,}.{full}"
+    return f"{said}: layer {forecast['layer']} has {counts['free']:,} free, and the last task took {counts['last']:,}.{full}"
 
 
 DO = {"export": _do_export, "serve": _do_serve, "verify": _do_verify, "inspect": _do_inspect}
