@@ -333,11 +333,12 @@ class Learner:
         `task="infer"` finds out the task of every row (or, with `together`, one task for all rows, which is far surer) and
         tells it, and how sure it is, with the labels. It is never done unasked.
         """
-        if together and task != INFER:
+        infer = isinstance(task, str) and task == INFER
+        if together and not infer:
             raise ConfigError('together=True is for task="infer": rows whose task is named need no finding out.')
-        if not isinstance(task, (str, Sequence)):
+        if task is None or not hasattr(task, "__len__"):
             raise TaskError(f'Which task? Give its name, one name per row, or task="infer" to find out. {self._known()}')
-        if task == INFER:
+        if infer:
             found = self.identify(x, together=together)
             return Inferred(self.predict(x, found.tasks), found.tasks, found.sure)
         if isinstance(task, str):
@@ -384,12 +385,15 @@ class Learner:
         number = self._number(task)
         self._check_input(x, f"Task {task!r}")
         if not self.remembers(task):
-            raise TaskError(f"Task {task!r} was learned by a version of spacecl that kept nothing to know its inputs by.")
+            raise TaskError(
+                f"Task {task!r} kept nothing to know its inputs by: an older version of spacecl learned it, or they were "
+                "beyond all bounds. Give the task's name."
+            )
         logits = None if self._method.forgets else self.logits(x, task)  # what was usual then need not be now
         return scores(x, self._core.signatures[number], logits)
 
     def remembers(self, task: str) -> bool:
-        """Whether a task can be found out: those that older versions of spacecl learned cannot."""
+        """Whether a task has kept what is needed to find it out; those that older versions of spacecl learned have not."""
         return any(self._core.signatures[self._number(task) :][:1])
 
     def evaluate(self, data: Source, task: str) -> float:

@@ -102,8 +102,8 @@ def signature(examples: Iterable[tuple[Tensor, Tensor, Tensor]], classes: int) -
     deviation = float(energy.std()) if len(energy) > 1 else 0.0
     lower = torch.tril_indices(len(root), len(root))
     numbers = torch.tensor([volume, flattered, float(energy.mean()), max(deviation, 1e-6)], dtype=torch.float64)
-    found = {"means": means.float(), "spread": spread.float(), "root": root[lower[0], lower[1]].float(), "numbers": numbers}
-    return found if all(bool(torch.isfinite(tensor).all()) for tensor in found.values()) else {}
+    kept = {"means": means.float(), "spread": spread.float(), "root": root[lower[0], lower[1]].float(), "numbers": numbers}
+    return kept if all(bool(torch.isfinite(tensor).all()) for tensor in kept.values()) else {}
 
 
 def scores(x: Tensor, signed: Mapping[str, Tensor], logits: Tensor | None) -> Tensor:
