@@ -176,7 +176,7 @@ def test_sizes_and_operations_are_those_of_the_networks_themselves(method, backb
         norms = sum(counted[name] for name in core.channels.own if name in counted) / sum(counted.values())
         of_each_task = {spacecl.STL: 3.0, spacecl.LwF: 1.0, spacecl.Joint: 1.0}.get(method, 1 + 2 * norms)
         assert learner.size == pytest.approx(of_each_task)
-    assert set(learner.storage) == {"weights", "own", "masks", "memory"}
+    assert set(learner.storage) == {"weights", "own", "masks", "memory", "signatures"}
 
 
 def test_what_methods_keep_beside_their_networks_is_reported():

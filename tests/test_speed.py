@@ -231,8 +231,7 @@ def test_the_analysis_costs_in_proportion_to_the_samples_and_keeps_none():
 def test_what_is_saved_is_the_bytes_of_the_tensors_and_little_more(tmp_path):
     learner = taught(ConvNet(width=64), count=3)
     learner.save(tmp_path)
-    core = learner._core
-    kept = sum(t.nbytes for t in [*core.tensors.values(), *(t for own in core.own for t in own.values())])
+    kept = sum(learner.storage.values())
     written = {file.name: file.stat().st_size for file in tmp_path.glob("*.safetensors")}
     assert kept <= sum(written.values()) <= 1.1 * kept + 20_000
     learner.learn(Task("more", tasks(IMAGE, 4)[3]), QUICK)

@@ -38,6 +38,7 @@ def compress(
 
     The model is not changed. `recipe.retrain_epochs` says how long to retrain; `options` are those of `SPACE`.
 
+    >>> import torch
     >>> model = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 2))
     >>> x = torch.randn(500, 4)
     >>> small, record = compress(model, (x, (x[:, 0] > 0).long()), variance=0.9, example_input=x[:1])
