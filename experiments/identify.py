@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from spacecl import Learner
-from spacecl.likeness import scores
+from spacecl.likeness import features, scores
 from spacecl.moments import Moments
 from spacecl.opened import opened
 from spacecl.seeds import task_seed
@@ -75,7 +75,7 @@ def ways(learner: Learner, task: str, x: Tensor) -> dict[str, Score]:
         "inputs, each of its own spread": lambda rows: (
             -(((rows.flatten(1) - mean) / deviation).square() / 2 + deviation.log()).sum(1)
         ),
-        "signature": lambda rows: scores(rows, signed, None),
+        "signature": lambda rows: scores(features(rows), signed, None),
         "signature and energy: learner.likeness": lambda rows: learner.likeness(rows, task),
     }
 

@@ -21,7 +21,7 @@ from .checkpoint import Keeper, part
 from .core import Core
 from .door import admit
 from .errors import ConfigError, DataError, SpaceWarning, StoreError, TaskError
-from .likeness import SAMPLES, Identified, Inferred, scores, signature
+from .likeness import SAMPLES, Identified, Inferred, features, scores, signature
 from .methods import METHODS, SPACE
 from .progress import Progress
 from .recipe import Recipe
@@ -369,7 +369,7 @@ class Learner:
         self._check_input(x, "identify()")
         if not len(x):
             return Identified((), torch.zeros(0, len(self._records)))
-        found = torch.stack([self.likeness(x, name) for name in self._records], 1)
+        found = self.likeness(x)
         if not bool(torch.isfinite(found).all()):
             row = int((~torch.isfinite(found).all(1)).nonzero()[0])
             raise DataError(f"identify(): the numbers in row {row} are too large for any task to judge. Check their scale.")
@@ -377,20 +377,26 @@ class Learner:
         names = self.tasks
         return Identified(tuple(names[best] for best in shares.argmax(1).tolist()), shares.float())
 
-    def likeness(self, x: Tensor, task: str) -> Tensor:
+    def likeness(self, x: Tensor, task: str | None = None) -> Tensor:
         """How much inputs are like those that a task was taught with, a number for each row; higher is more.
 
-        Numbers of different tasks can be held against each other: that is what `identify` does.
+        Without a task's name, all tasks have a column each. Numbers of different tasks can be held against each other: that
+        is what `identify` does.
         """
-        number = self._number(task)
-        self._check_input(x, f"Task {task!r}")
-        if not self.remembers(task):
+        names = list(self._records) if task is None else [task]
+        numbers = [self._number(name) for name in names]
+        self._check_input(x, "likeness()")
+        lost = [name for name in names if not self.remembers(name)]
+        if lost:
             raise TaskError(
-                f"Task {task!r} kept nothing to know its inputs by: an older version of spacecl learned it, or they were "
+                f"Task {lost[0]!r} kept nothing to know its inputs by: an older version of spacecl learned it, or they were "
                 "beyond all bounds. Give the task's name."
             )
-        logits = None if self._method.forgets else self.logits(x, task)  # what was usual then need not be now
-        return scores(x, self._core.signatures[number], logits)
+        seen, found = features(x), []
+        for name, number in zip(names, numbers):
+            logits = None if self._method.forgets else self.logits(x, name)  # what was usual then need not be now
+            found.append(scores(seen, self._core.signatures[number], logits))
+        return torch.stack(found, 1) if task is None else found[0]
 
     def remembers(self, task: str) -> bool:
         """Whether a task has kept what is needed to find it out; those that older versions of spacecl learned have not."""

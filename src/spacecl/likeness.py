@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -71,8 +72,14 @@ def features(x: Tensor) -> Tensor:
     x = x.flatten(1).double()
     if x.shape[1] <= FEATURES:
         return x
-    random = torch.randn(x.shape[1], FEATURES, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    return x @ torch.linalg.qr(random)[0].to(x.device)
+    return x @ _projection(x.shape[1]).to(x.device)
+
+
+@lru_cache(maxsize=4)
+def _projection(size: int) -> Tensor:
+    """Directions at right angles, drawn at random and the same every time, (size, features)."""
+    drawn = torch.randn(size, FEATURES, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return torch.linalg.qr(drawn)[0]
 
 
 def signature(examples: Iterable[tuple[Tensor, Tensor, Tensor]], classes: int) -> Tensors:
@@ -106,9 +113,9 @@ def signature(examples: Iterable[tuple[Tensor, Tensor, Tensor]], classes: int) -
     return kept if all(bool(torch.isfinite(tensor).all()) for tensor in kept.values()) else {}
 
 
-def scores(x: Tensor, signed: Mapping[str, Tensor], logits: Tensor | None) -> Tensor:
-    """How well a task explains inputs, on a scale that all tasks share; with its logits, how sure its network is, too."""
-    rows, size = features(x).cpu(), len(signed["spread"])
+def scores(seen: Tensor, signed: Mapping[str, Tensor], logits: Tensor | None) -> Tensor:
+    """How well a task explains features, on a scale that all tasks share; with its logits, how sure its network is, too."""
+    rows, size = seen.double().cpu(), len(signed["spread"])
     root = torch.zeros(size, size, dtype=torch.float64)
     lower = torch.tril_indices(size, size)
     root[lower[0], lower[1]] = signed["root"].double()

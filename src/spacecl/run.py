@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from . import __version__, store
@@ -211,7 +210,7 @@ def _inferred(learner: Learner, tasks: Sequence[Task]) -> dict[str, Row]:
         counts = {how: {"identified": 0, "accuracy": 0} for how in ("row", "batch")}
         for x, y in data.batches(TOGETHER):
             x = data.finish(x)
-            like = torch.stack([learner.likeness(x, name) for name in names], 1)
+            like = learner.likeness(x)
             best = {"row": like.argmax(1), "batch": like.sum(0).argmax().expand(len(x))}
             for how, chosen in best.items():
                 right = chosen == number
