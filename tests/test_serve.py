@@ -252,7 +252,7 @@ def test_one_task_has_all_cores_and_several_have_one_each(learner, monkeypatch):
     torch.set_num_threads(3)
     try:
         batcher, x = Batcher(learner), torch.randn(1, 64)
-        for tasks_asked in (["digits-1"], ["digits-1", "digits-2"], ["digits-2"]):
+        for tasks_asked in (["digits-1", "digits-2"], ["digits-1"], ["digits-1", "digits-2"], ["digits-2"]):
             go = threading.Event()
             batcher.call(lambda _, go=go: go.wait(10))
             futures = [batcher.ask(task, x) for task in tasks_asked]
@@ -262,7 +262,7 @@ def test_one_task_has_all_cores_and_several_have_one_each(learner, monkeypatch):
         batcher.close()
     finally:
         torch.set_num_threads(before)
-    assert threads == [3, 1, 1, 3]
+    assert threads == [1, 1, 3, 1, 1, 3]
 
 
 def test_a_question_that_fails_fails_alone_and_the_thread_lives_on(learner):
@@ -483,7 +483,7 @@ def test_a_folder_that_no_longer_fits_is_told_once_and_the_old_tasks_are_served_
     changed = Learner(torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.ReLU(), torch.nn.Linear(5, 3)), example_input=VECTOR)
     changed.learn(Task("small", data[0]), QUICK)
     changed.save(tmp_path)
-    with pytest.raises(StoreError, match="another architecture"):
+    with pytest.raises(StoreError, match=r"another architecture: 0\.bias is float32 \[5\] there"):
         learner.reloaded(tmp_path)
     folder = opened(tmp_path, f"{models.__file__}:chain")
     with inside(learner, Limits(), folder) as (port, _):

@@ -87,6 +87,7 @@ class Batcher:
 
     def _work(self) -> None:
         torch.set_num_threads(self._cores)  # of this thread; those of the pool have one each
+        torch.get_num_threads()  # noted when a thread first asks; later it would be what the pool has set
         while (waiting := self._queue.get()) is not None:
             batch: list[Question] = []
             while isinstance(waiting, Question):
