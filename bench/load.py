@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import random
 import statistics
 import struct
@@ -43,9 +44,7 @@ async def answered(reader: asyncio.StreamReader) -> tuple[int, bytes]:
 async def load(port: int, seconds: float, connections: int, shape: Sequence[int], models: Sequence[str]) -> dict[str, float]:
     """Keep a server busy and tell what it did; every connection asks again as soon as it is answered."""
     generator = random.Random(0)
-    count = 1
-    for size in shape:
-        count *= size
+    count = math.prod(shape)
     values = struct.pack(f"<{count}f", *(generator.gauss(0, 1) for _ in range(count)))
     requests = [request(model, shape, values) for model in models]
     times: list[float] = []
@@ -78,7 +77,7 @@ async def load(port: int, seconds: float, connections: int, shape: Sequence[int]
 def malformed(count: int, model: str, shape: Sequence[int], seed: int = 0) -> Iterator[tuple[str, bytes]]:
     """Requests that a server must refuse, as bytes for a socket, and what is wrong with each."""
     draw = random.Random(seed)
-    row = [0.5] * _count(shape)
+    row = [0.5] * math.prod(shape)
     right = {"inputs": [{"name": "input", "datatype": "FP32", "shape": [1, *shape], "data": row}]}
 
     def changed(**values: object) -> dict[str, object]:
@@ -150,13 +149,6 @@ async def refused(port: int, requests: Sequence[tuple[str, bytes]]) -> list[tupl
         head, _, body = text.partition(b"\r\n\r\n")
         found.append((what, int(head.split(b" ", 2)[1]) if head else 0, body.decode(errors="replace")))
     return found
-
-
-def _count(shape: Sequence[int]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
 
 
 if __name__ == "__main__":

@@ -90,9 +90,11 @@ class Batcher:
         torch.get_num_threads()  # noted when a thread first asks; later it would be what the pool has set
         while (waiting := self._queue.get()) is not None:
             batch: list[Question] = []
+            rows = 0
             while isinstance(waiting, Question):
                 batch.append(waiting)
-                waiting = _nothing if sum(len(question.rows) for question in batch) >= self.most else self._next()
+                rows += len(waiting.rows)
+                waiting = _nothing if rows >= self.most else self._next()
             self._answer(batch)
             if waiting is None:
                 return
@@ -138,6 +140,5 @@ def _asked(learner: Learner, task: str, rows: Tensor) -> Answer:
     if task != INFER:
         logits = learner.logits(rows, task)
         return {"logits": logits, "label": logits.argmax(1)}
-    found = learner.identify(rows)
-    labels = learner.predict(rows, found.tasks)
-    return {"task": list(found.tasks), "label": labels, "sure": found.sure}
+    found = learner.predict(rows, INFER)
+    return {"task": list(found.tasks), "label": found.labels, "sure": found.sure}

@@ -85,6 +85,14 @@ def tensors_of(module: nn.Module) -> Tensors:
     return {name: tensor.detach() for name, tensor in [*module.named_parameters(), *module.named_buffers()]}
 
 
+def inputs_like(example: Tensor, rows: int, generator: torch.Generator | None = None) -> Tensor:
+    """Random inputs of an example's shape and type, the same every time unless drawn by a generator; of tokens, its own."""
+    shape = (rows, *example.shape[1:])
+    if not example.is_floating_point():
+        return example[:1].expand(shape).clone()
+    return torch.randn(shape, generator=generator or torch.Generator().manual_seed(0)).to(example)
+
+
 def laid_out(x: Tensor, channels_last: bool) -> Tensor:
     """A batch in the memory format that a network is fed in; only images have the choice."""
     return x.contiguous(memory_format=torch.channels_last if channels_last and x.dim() == 4 else torch.contiguous_format)

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from .blueprint import Blueprint, check_head, laid_out, lay, rebuild, tensors_of
+from .blueprint import Blueprint, check_head, inputs_like, laid_out, lay, rebuild, tensors_of
 from .channels import Channels, Tensors, trace
 from .errors import ConfigError, SpaceWarning, UnsupportedModelError
 from .graph import first_line, matches, source_of_exception
@@ -86,8 +86,7 @@ def _takes_channels_last(module: nn.Module, example: Tensor) -> bool:
     """
     if not any(isinstance(layer, nn.Conv2d) for layer in module.modules()):
         return False
-    x = example.expand(2, *example.shape[1:])
-    x = torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).to(x) if x.is_floating_point() else x
+    x = inputs_like(example, 2)
     network = lay(rebuild(module, {}), channels_last=True)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
@@ -125,9 +124,7 @@ class _Probe:
         given = tensors_of(module)
         self.positive = {name for name, tensor in given.items() if bool((tensor > 0).all())}  # variances and the like
         self.tensors = {name: self._random(name, tensor) for name, tensor in given.items()}
-        floating = example.is_floating_point()
-        shape = (2, *example.shape[1:])
-        self.input = torch.randn(shape, generator=generator).to(example) if floating else example.expand(shape).clone()
+        self.input = inputs_like(example, 2, generator)
         self.everything = channels.everything()
         if not bool(torch.isfinite(self._scores(self.tensors)).all()):
             self.tensors = given | {name: self.tensors[name] for name in given if channels.of_head(name)}

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from . import store
-from .blueprint import tensors_of
+from .blueprint import inputs_like, tensors_of
 from .errors import ConfigError, DataError, SpaceError
 from .folding import folded
 from .graph import first_line
@@ -64,7 +64,7 @@ def export(
         raise ConfigError(f"int8 is for ONNX files, not for {kind}. Leave one of the two out.")
     network, into = folded(module.cpu(), example) if fold else (module.cpu().eval(), {})
     network.requires_grad_(False)
-    probe = _probe(example)
+    probe = inputs_like(example, 3)  # more than one, so that no number of rows is taken for granted
     with torch.no_grad():
         expected = network(probe)
     about = {
@@ -221,14 +221,6 @@ def _quantised(data: bytes, inputs: np.ndarray) -> bytes:
     _bare(proto)
     proto.metadata_props.extend(given.metadata_props)
     return proto.SerializeToString()
-
-
-def _probe(example: Tensor) -> Tensor:
-    """Some inputs, more than one, so that no number of rows is taken for granted."""
-    shape = (3, *example.shape[1:])
-    if not example.is_floating_point():
-        return example[:1].expand(shape).clone()
-    return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(example)
 
 
 def _held(network: Callable[[Tensor], Tensor], probe: Tensor, expected: Tensor, what: str) -> None:

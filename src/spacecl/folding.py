@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
+from .blueprint import inputs_like
 from .door import agree
 from .graph import export, layers_of, module_of
 
@@ -70,8 +71,7 @@ def _whole(norm: Any) -> nn.Module:
 
 
 def _same(module: nn.Module, other: nn.Module, example: Tensor) -> bool:
-    x = torch.randn((2, *example.shape[1:]), generator=torch.Generator().manual_seed(0)).to(example)
-    x = x if example.is_floating_point() else example.expand_as(x).clone()
+    x = inputs_like(example, 2)
     with torch.no_grad():
         try:
             return agree(other(x), module(x))

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, overload
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 
-INFER = "infer"  # in place of a task's name: find out which it is
+INFER: Final = "infer"  # in place of a task's name: find out which it is
 
 
 class Method(Protocol):

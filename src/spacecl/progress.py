@@ -72,6 +72,15 @@ class Overview:
         self.plan.pop(title, None)
 
 
+def dashed(widths: Mapping[str, int]) -> str:
+    """The widths of a network's layers, for people.
+
+    >>> dashed({"conv1": 11, "conv2": 7})
+    '11-7'
+    """
+    return "-".join(map(str, widths.values())) if len(widths) <= 8 else f"{len(widths)} layers"
+
+
 def clock(seconds: float | None) -> str:
     """A duration for people.
 

@@ -21,7 +21,7 @@ from .folder import alone, begin, compare, learner_in, tasks_of
 from .journal import Board, Journal
 from .learner import Learner
 from .measure import average_accuracy, backward_transfer, forgetting
-from .progress import Overview, clock, wanted
+from .progress import Overview, clock, dashed, wanted
 from .seeds import seeded
 from .tasks import Data, Task, check_whole
 
@@ -313,10 +313,9 @@ def _plan(config: Config, learner: Learner, tasks: Sequence[Task], journal: Jour
 def _line(number: int, count: int, learner: Learner, task: str, journal: Journal) -> str:
     record = learner.records[task]
     rows = {row["after"]: row["accuracy"] for row in journal.rows if row["kind"] == "test"}
-    widths = "-".join(map(str, record.widths.values())) if len(record.widths) <= 8 else f"{len(record.widths)} layers"
     return (
         f"{number:>2}/{count}  {task:18} test {rows[number][task]:7.2%}  mean {sum(rows[number].values()) / number:7.2%}  "
-        f"size {record.size:.3f}  {widths}  {clock(sum(record.seconds.values()))}"
+        f"size {record.size:.3f}  {dashed(record.widths)}  {clock(sum(record.seconds.values()))}"
         f"{_held_back(record.spectrum)}"
     )
 
@@ -348,14 +347,13 @@ def table(result: Mapping[str, Any]) -> Any:
         left = column in ("task", "widths")
         found.add_column(column, justify="left" if left else "right", overflow="fold", no_wrap=not left)
     for task in result["tasks"]:
-        widths = list(task["widths"].values())
         found.add_row(
             escape(task["name"]),
             f"{task['accuracy_when_learned']:.2%}",
             f"{task['accuracy']:.2%}",
             f"{task['parameters'] / full['parameters']:.1%}",
             f"{task['multiply_adds'] / full['multiply_adds']:.1%}",
-            "-".join(map(str, widths)) if len(widths) <= 8 else f"{len(widths)} layers",
+            dashed(task["widths"]),
         )
     found.add_section()
     found.add_row("mean", "", f"{result['average_accuracy']:.2%}", "", "", "")

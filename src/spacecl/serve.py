@@ -69,9 +69,7 @@ def run(
 def application(learner: Learner, limits: Limits, watched: Opened | None = None) -> FastAPI:
     """The server as an ASGI application; it answers for a learner, and for what is learned into a watched folder."""
     need_pillow()
-    for task in learner.tasks:
-        learner.logits(learner.example, task)  # the first of all takes longer
-    desk = Desk(Batcher(learner, limits.rows), limits)
+    desk = Desk(Batcher(_warm(learner), limits.rows), limits)
 
     @asynccontextmanager
     async def life(app: Any) -> Any:
@@ -160,7 +158,7 @@ async def _watch(batcher: Batcher, folder: Opened) -> None:
         if mark not in (known, None):
             before = _digests(batcher.learner)
             try:
-                learner = await asyncio.to_thread(_warm, batcher.learner, folder)
+                learner = await asyncio.to_thread(lambda: _warm(batcher.learner.reloaded(folder.model)))
                 await asyncio.wrap_future(batcher.exchange(learner))
             except Exception as error:  # whatever it is, the tasks that are there are served on
                 if str(error) != said:
@@ -174,9 +172,8 @@ async def _watch(batcher: Batcher, folder: Opened) -> None:
         await asyncio.sleep(EVERY)
 
 
-def _warm(old: Learner, folder: Opened) -> Learner:
-    """The learner that a folder holds now, each of its networks asked once: the first time takes longer."""
-    learner = old.reloaded(folder.model)
+def _warm(learner: Learner) -> Learner:
+    """The same learner, each of its networks asked once: the first time takes longer."""
     for task in learner.tasks:
         learner.logits(learner.example, task)
     return learner

@@ -199,7 +199,8 @@ def _do_verify(options: argparse.Namespace) -> int:
     for column in ("task", "digest", "bytes", *(("accuracy", "recorded") if measure else ())):
         table.add_column(column, overflow="fold")
     for task in found["tasks"]:
-        state = {None: "as committed"}.get(task["problem"], "NOT as committed" if task["digest"] else "cannot be read")
+        state = "NOT as committed" if task["digest"] else "cannot be read"
+        state = state if task["problem"] else "as committed"
         row = [task["task"], (task["digest"] or "")[:16], state]
         row += [f"{task[key]:.2%}" if key in task else "" for key in ("accuracy", "recorded")] if measure else []
         table.add_row(*map(escape, row))
@@ -217,6 +218,7 @@ def _do_inspect(options: argparse.Namespace) -> int:
 
     from . import audit
     from .opened import opened
+    from .progress import dashed
 
     found = audit.inspect(opened(options.run, options.model).learner())
     if options.json:
@@ -226,10 +228,8 @@ def _do_inspect(options: argparse.Namespace) -> int:
     for column in ("task", "classes", "validated", "parameters", "all so far", "widths"):
         tasks.add_column(column, justify="left" if column in ("task", "widths") else "right", overflow="fold")
     for task in found["tasks"]:
-        widths = list(task["widths"].values())
-        told = "-".join(map(str, widths)) if len(widths) <= 8 else f"{len(widths)} layers"
         row = (task["task"], str(task["classes"]), f"{task['accuracy']:.2%}", f"{task['parameters']:,}")
-        tasks.add_row(*map(escape, row), f"{task['size']:.1%}", told)
+        tasks.add_row(*map(escape, row), f"{task['size']:.1%}", dashed(task["widths"]))
     console().print(tasks)
     for column in ("layer", "has", "taken", "free", "taken by the last task"):
         layers.add_column(column, justify="left" if column == "layer" else "right")
