@@ -17,6 +17,7 @@ from timing import Row, ratio, seconds, together
 
 from spacecl import SPACE, Learner, store
 from spacecl.benchmarks.networks import ResNet18
+from spacecl.saved import SavedLearner
 
 
 def wrapping() -> Iterator[Row]:
@@ -36,7 +37,7 @@ def keeping() -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         own, other = Path(folder) / "own", Path(folder) / "other.pt"
         taught.save(own)
-        _, files = store.load(own)
+        _, files = store.load(own, SavedLearner)
         torch.save(files, other)
         size = sum(file.stat().st_size for file in own.iterdir())
         fresh, again = Path(folder) / "fresh", Path(folder) / "again.pt"
@@ -54,7 +55,7 @@ def keeping() -> Iterator[Row]:
         works = {
             "load": lambda: Learner.load(own, model),
             "torch.load": lambda: torch.load(other, weights_only=True),
-            "read": lambda: store.load(own),
+            "read": lambda: store.load(own, SavedLearner),
             "verify": taught.verify,
         }
         found |= together(works, rounds=5)

@@ -31,7 +31,7 @@ def verified(folder, capsys, *more):
 
 def rewritten(folder, change):
     """Change a saved learner's content and make all its checksums right again: only digests can tell."""
-    body, files = store.load(folder)
+    body, files = store.load(folder, dict)
     change(body, files)
     store.save(folder, {key: value for key, value in body.items() if key not in ("format", "files")}, files)
 
@@ -83,8 +83,8 @@ def _network(run):
 
 
 def test_a_damaged_file_is_told_for_the_task_that_it_belongs_to(run, capsys):
-    body = store.read_manifest(run / "model")
-    file = run / "model" / body["files"]["task 1"]["file"]
+    _, listed = store.read_manifest(run / "model", dict)
+    file = run / "model" / listed["task 1"].file
     file.write_bytes(file.read_bytes()[:-5])
     code, found = verified(run, capsys)
     assert code == 1
@@ -131,14 +131,15 @@ def test_a_damaged_record_is_told_in_words(run, capsys, file, text):
 def test_a_task_that_only_the_record_has_is_told(run, capsys):
     result = json.loads((run / "result.json").read_text())
     result["tasks"].append({**result["tasks"][0], "name": "digits-3"})
+    result["accuracy_matrix"] = [[1.0] * 3] * 3
     (run / "result.json").write_text(json.dumps(result))
     code, found = verified(run, capsys)
     assert (code, found["lost"]) == (1, ["digits-3: in the run's record, but not in the learner"])
 
 
 def test_damage_to_what_tasks_have_in_common_is_told_for_every_task(run, capsys):
-    body = store.read_manifest(run / "model")
-    file = run / "model" / body["files"]["core"]["file"]
+    _, listed = store.read_manifest(run / "model", dict)
+    file = run / "model" / listed["core"].file
     file.write_bytes(file.read_bytes()[:-5])
     code, found = verified(run, capsys)
     assert code == 1

@@ -17,6 +17,7 @@ SOURCE = ROOT / "src" / "spacecl"
 # From the bottom of the house to the top: a room imports only from rooms before it.
 ROOMS = [
     "errors",
+    "documents",
     "rules",
     "seeds",
     "recipe",
@@ -62,6 +63,7 @@ ROOMS += [
     "measure",
     "costs",
     "config",
+    "result",
     "journal",
     "folder",
     "opened",

@@ -240,14 +240,16 @@ SWEPT = {
 
 @pytest.mark.parametrize("name", SWEPT)
 def test_a_crash_before_any_write_to_the_disk_changes_nothing_of_the_result(name, tmp_path):
-    chosen = settings(**SWEPT[name])
-    undisturbed = run.run(chosen, tmp_path / "undisturbed", say=quiet)
-    rows = lines(tmp_path / "undisturbed")
-    if "best" in name:
+    for seed in range(10):  # which seeds have what the test is about depends on the machine's rounding
+        chosen = settings(**SWEPT[name], seed=seed)
+        undisturbed = run.run(chosen, tmp_path / f"undisturbed{seed}", say=quiet)
+        rows = lines(tmp_path / f"undisturbed{seed}")
         ends = {(row["task"], row["phase"]): row["accuracy"] for row in rows if row["kind"] == "epoch"}
-        assert any(row["accuracy"] > ends[row["task"], row["phase"]] for row in rows if row["kind"] == "epoch")
+        worse = any(row["accuracy"] > ends[row["task"], row["phase"]] for row in rows if row["kind"] == "epoch")
+        if worse if "best" in name else undisturbed["tasks"][0]["epochs"]["train"] < 9:
+            break
     else:
-        assert undisturbed["tasks"][0]["epochs"]["train"] < 9
+        pytest.fail(f"no seed was found for which {name}")
     context, step, crashes = multiprocessing.get_context("fork"), 1, 0
     while True:  # one crash more in every round, ever later, each in the folder that the one before left behind
         child = context.Process(target=crash_at, args=(step, tmp_path / "crashed", chosen))

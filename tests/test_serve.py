@@ -511,7 +511,7 @@ def test_what_could_not_be_read_is_tried_again_though_the_manifest_stays(tmp_pat
         await asyncio.sleep(0.1)
         learner.learn(Task("two", data[1]), QUICK)
         learner.save(tmp_path)
-        file = tmp_path / store.read_manifest(tmp_path)["files"]["task 1"]["file"]
+        file = tmp_path / store.read_manifest(tmp_path, dict)[1]["task 1"].file
         file.rename(tmp_path / "away")
         await asyncio.sleep(0.5)
         assert batcher.learner.tasks == ("one",)

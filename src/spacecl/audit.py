@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from . import store
 from .errors import StoreError
 from .learner import Learner
 from .opened import Opened
+from .record import TaskRecord
+from .saved import SavedLearner
 
 Found = dict[str, Any]
 
@@ -19,21 +21,22 @@ def verify(run: Opened, measure: bool = False, data: str | os.PathLike[str] | No
 
     Nothing is raised for a task that is not as it was: `ok` says whether all are, and `problem` why one is not.
     """
-    body, broken = store.read_manifest(run.model), store.damaged(run.model)
+    body, files = store.read_manifest(run.model, SavedLearner)
+    broken = store.damaged(run.model, files)
     recorded, tasks = run.recorded(), []
     learner = None if broken else run.learner(verify=False)
     digests = {} if learner is None else learner.digests()
     streams = run.tasks(data) if measure and learner is not None else {}
-    for number, record in enumerate(body["tasks"]):
-        name, said = record["name"], recorded.get(record["name"], {})
+    for number, record in enumerate(body.tasks):
+        name, said = record.name, recorded.get(record.name, {})
         digest = digests.get(name)
-        entry: Found = {"task": name, "committed": record["digest"], "digest": digest, "problem": None}
+        entry: Found = {"task": name, "committed": record.digest, "digest": digest, "problem": None}
         problems = [broken[key] for key in ("core", f"task {number}") if key in broken]
         if broken and not problems:
             problems = ["not checked, for the learner cannot be loaded while other files are damaged"]
-        if digest is not None and digest != record["digest"]:
+        if digest is not None and digest != record.digest:
             problems.append("its bytes are not those of its commit")
-        if said.get("digest") not in (None, record["digest"]):
+        if said.get("digest") not in (None, record.digest):
             problems.append("result.json has the digest of another network")
         if measure and learner is not None:
             if name not in streams or "accuracy" not in said:
@@ -52,7 +55,27 @@ def verify(run: Opened, measure: bool = False, data: str | os.PathLike[str] | No
 
 def inspect(learner: Learner) -> Found:
     """What a learner has: tasks with their widths, room in every layer, and how many tasks like the last would fit."""
-    tasks = [
+    room = {layer: {**counts, "free": counts["of"] - counts["taken"]} for layer, counts in learner.room.items()}
+    return {
+        "method": type(learner.method).__name__,
+        "size": learner.size,
+        "storage": learner.storage,
+        "tasks": _tasks(learner.records.values()),
+        "layers": room,
+        "forecast": forecast(room),
+    }
+
+
+def inspect_without_code(run: Opened) -> Found:
+    """The same for a folder whose network's code is not trusted, as far as it can be said: what needs the network is None."""
+    body = store.read_manifest(run.model, SavedLearner)[0]
+    size = body.tasks[-1].size if body.tasks else 0.0
+    tasks = _tasks(body.tasks)
+    return {"method": body.method.name, "size": size, "storage": None, "tasks": tasks, "layers": None, "forecast": None}
+
+
+def _tasks(records: Iterable[TaskRecord]) -> list[Found]:
+    return [
         {
             "task": record.name,
             "classes": record.classes,
@@ -62,17 +85,8 @@ def inspect(learner: Learner) -> Found:
             "widths": dict(record.widths),
             "digest": record.digest,
         }
-        for record in learner.records.values()
+        for record in records
     ]
-    room = {layer: {**counts, "free": counts["of"] - counts["taken"]} for layer, counts in learner.room.items()}
-    return {
-        "method": type(learner.method).__name__,
-        "size": learner.size,
-        "storage": learner.storage,
-        "tasks": tasks,
-        "layers": room,
-        "forecast": forecast(room),
-    }
 
 
 def forecast(room: Mapping[str, Mapping[str, int]]) -> Found:

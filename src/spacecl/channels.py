@@ -86,6 +86,10 @@ class Channels:
         """For each dimension of a tensor the indices that stay, or None where all do."""
         return [None if owner is None else ((owner < 0) | keep[owner]).nonzero()[:, 0] for owner in self.dims[name]]
 
+    def narrowed_shape(self, name: str, keep: Tensor) -> tuple[int, ...]:
+        """The shape that a tensor has in the network that keeps these units."""
+        return tuple(size if index is None else len(index) for size, index in zip(self.shapes[name], self.indices(name, keep)))
+
     def gather(self, tensors: Mapping[str, Tensor], keep: Tensor) -> Tensors:
         """The small tensors of the network that keeps these units."""
         small = {}

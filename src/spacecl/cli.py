@@ -6,6 +6,7 @@ import argparse
 import shlex
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from . import using
@@ -86,6 +87,7 @@ def _run(commands: Any) -> None:
     )
     run.add_argument("benchmark", nargs="?", metavar="BENCHMARK", help="one of the above")
     run.add_argument("--resume", action="store_true", help="go on with the run in --out, with the settings that it has")
+    _trust(run)
     _one(run)
     _settings(run)
     run.add_argument("--tensorboard", action="store_true", help="also log for TensorBoard, in the run's folder")
@@ -166,6 +168,7 @@ def _compare(commands: Any) -> None:
     compare.add_argument("--jobs", type=positive, metavar="N", help="runs at a time (default: one a core, as memory allows)")
     compare.add_argument("--engine", choices=("local", "ray"), default="local", help="where to run (default: local)")
     compare.add_argument("--resume", action="store_true", help="do what is missing in --out, with the settings that it has")
+    _trust(compare)
     _settings(compare)
 
 
@@ -178,6 +181,10 @@ def _report(commands: Any) -> None:
         epilog="Exit codes: 0 done, 1 failed with a message, 2 wrong usage.",
     )
     report.add_argument("folder", metavar="DIR", help="folder of a comparison, of many runs, or of one")
+
+
+def _trust(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--trust-code", action="store_true", help="with --resume: run the Python files that the folder names")
 
 
 def _one(run: argparse.ArgumentParser) -> None:
@@ -310,6 +317,10 @@ def _do_run(options: argparse.Namespace) -> int:
         raise config.ConfigError("--resume goes on with the run in a folder; say which with --out DIR.")
     if "benchmark" not in given:
         raise config.ConfigError(f"Which benchmark? One of {', '.join(BENCHMARKS)}, a folder of pictures or a Python file.")
+    if options.resume and not options.trust_code:
+        named = {options.benchmark, options.model}  # by the user, who knows what they are
+        code = config.Config.from_file(Path(options.out) / "config.json").own_code()
+        folder.refuse_code(options.out, [name for name in code if name in map(str, given.values()) and name not in named])
     settings = config.resolve(given, options.data)
     out = options.out or folder.folder_for(settings)
     try:
@@ -331,8 +342,6 @@ def _do_run(options: argparse.Namespace) -> int:
 
 
 def _do_compare(options: argparse.Namespace) -> int:
-    from pathlib import Path
-
     from . import compare, config, figures, folder
 
     show_warnings_as_text()
@@ -360,6 +369,7 @@ def _do_compare(options: argparse.Namespace) -> int:
             data=options.data,
             jobs=options.jobs,
             engine=options.engine,
+            trust_code=options.trust_code or not options.resume or "benchmark" in given,
             progress=False if options.quiet else None,
             say=say,
         )
@@ -371,6 +381,7 @@ def _do_compare(options: argparse.Namespace) -> int:
     if failed:
         again = ["spacecl", "compare", "--resume", "--out", str(out)]
         again += ["--data", options.data] if options.data else []
+        again += ["--trust-code"] if options.trust_code else []
         again += ["--engine", options.engine] if options.engine != "local" else []
         print(f"spacecl: to do what is missing: {shlex.join(again)}", file=sys.stderr)
     if any((folder / "result.json").exists() for folder in folders):
@@ -404,8 +415,6 @@ def _show_report(folder: str) -> None:
 
 
 def _do_data(options: argparse.Namespace) -> int:
-    from pathlib import Path
-
     from rich.markup import escape
     from rich.table import Table
 

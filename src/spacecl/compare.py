@@ -22,8 +22,9 @@ from . import config, store
 from .benchmarks.presets import ABLATIONS, PUBLISHED
 from .config import Config
 from .errors import ConfigError
-from .folder import alone, short_name
+from .folder import alone, refuse_code, short_name
 from .progress import clock, wanted
+from .result import read_result
 from .run import is_measured, measure
 from .summary import ORDER, is_run
 
@@ -41,6 +42,7 @@ class Cell:
     folder: str
     data: str | None
     threads: int
+    trusted: bool  # whether code that the folder names may be run
     variables: Mapping[str, str]  # of the environment, which a worker elsewhere does not have
 
 
@@ -170,11 +172,9 @@ def planned(out: str | os.PathLike[str]) -> list[Path]:
 
 def _settings_of(folder: Path) -> dict[str, Any] | None:
     """The settings of the run in a folder, finished or not; None where there is none."""
-    for name, key in (("result.json", "config"), ("config.json", None)):
-        if (folder / name).exists():
-            found = json.loads((folder / name).read_text())
-            return found[key] if key else found
-    return None
+    if (folder / "result.json").exists():
+        return read_result(folder / "result.json")["config"]
+    return Config.from_file(folder / "config.json").to_json() if (folder / "config.json").exists() else None
 
 
 def compare(
@@ -184,14 +184,18 @@ def compare(
     data: str | None = None,
     jobs: int | None = None,
     engine: str = "local",
+    trust_code: bool = False,
     progress: bool | None = None,
     say: Say = print,
 ) -> list[str]:
     """Do those of some planned runs that are not finished; then measure what inference costs, one network at a time.
 
-    Returns what failed, in words; the other runs are not touched by it.
+    Returns what failed, in words; the other runs are not touched by it. With `trust_code`, code that the folders name as
+    their tasks or networks is run; without it, folders that name any are refused.
     """
     top = Path(out)
+    if not trust_code:
+        refuse_code(top, sorted({name for f in folders for name in Config.from_file(f / "config.json").own_code()}))
     with alone(top):
         missing = [folder for folder in folders if not (folder / "result.json").exists()]
         if len(missing) < len(folders):
@@ -201,7 +205,9 @@ def compare(
             where = "on a Ray cluster" if engine == "ray" else f"{count} at a time"
             say(f"{len(missing)} run{'s' * (len(missing) > 1)} to do, {where}, {threads} thread{'s' * (threads > 1)} each.")
         variables = {name: value for name, value in os.environ.items() if name.startswith("SPACECL_")}
-        cells = [Cell(str(f.relative_to(top)), str(f.absolute()), _absolute(data), threads, variables) for f in missing]
+        cells = [
+            Cell(str(f.relative_to(top)), str(f.absolute()), _absolute(data), threads, trust_code, variables) for f in missing
+        ]
         failed = []
         run = _on_ray(cells) if engine == "ray" else _locally(cells, count)
         with _bar(top, folders, wanted(progress)):
@@ -211,7 +217,7 @@ def compare(
                     failed.append(f"{cell.name}: {outcome['problem']}")
                 say(f"{number:>3}/{len(cells)}  {cell.name}: {told}")
         results = [folder / "result.json" for folder in folders]
-        done = [f.parent for f in results if f.exists() and not is_measured(json.loads(f.read_text()))]
+        done = [f.parent for f in results if f.exists() and not is_measured(read_result(f))]
         for number, folder in enumerate(done, 1):
             name = folder.relative_to(top)
             say(f"Measuring inference, {number}/{len(done)}: {name}")
@@ -231,7 +237,7 @@ def _told(cell: Cell, outcome: Outcome, engine: str) -> str:
         )
     if outcome["problem"] is not None:
         return f"failed: {outcome['problem']}"
-    found = json.loads(result.read_text())
+    found = read_result(result)
     place = f", on {outcome['where']}" if engine == "ray" else ""
     return f"{found['average_accuracy']:.2%}, size {found['size']:.3f} ({clock(found['seconds']['total'])}){place}"
 
@@ -266,6 +272,7 @@ def execute(cell: Cell) -> tuple[Cell, Outcome]:
     """Do one run in a process of its own, so that nothing that happens to it can touch another."""
     command = [sys.executable, "-m", "spacecl", "run", "--resume", "--out", cell.folder, "--quiet", "--no-measure"]
     command += ["--data", cell.data] if cell.data is not None else []
+    command += ["--trust-code"] if cell.trusted else []
     environment = {**os.environ, **cell.variables, "OMP_NUM_THREADS": str(cell.threads), "PYTHONUNBUFFERED": "1"}
     where = socket.gethostname()
     log = Path(cell.folder) / "log.txt"
@@ -379,7 +386,7 @@ def _bar(top: Path, planned: Sequence[Path], show: bool) -> Iterator[None]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-    totals = {folder: json.loads((folder / "config.json").read_text()).get("tasks") or 1 for folder in planned}
+    totals = {folder: Config.from_file(folder / "config.json").tasks or 1 for folder in planned}
     described, text = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[text]}", markup=False)
     columns = described, BarColumn(bar_width=24), text, TimeElapsedColumn(), TextColumn("left:"), TimeRemainingColumn()
     ended = threading.Event()

@@ -9,10 +9,14 @@ import runpy
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import ConfigDict, Field
 
 from .benchmarks.presets import BENCHMARKS, PICTURES, TASKS, Benchmark
+from .documents import parse_document, read_document
 from .errors import ConfigError, SpaceError, users_code
 from .recipe import Recipe
 
@@ -34,15 +38,17 @@ DEVICES = ("auto", "cpu", "cuda", "mps")
 class Config:
     """All settings of a run, none left open. `later` has values of `train` for some task on, numbered from 1."""
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
     benchmark: str
     method: str = "space"
     recipe: str = "fast"
-    seed: int = 0
-    tasks: int | None = None
-    limit: int | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**40)] = 0
+    tasks: Annotated[int, Field(ge=1)] | None = None
+    limit: Annotated[int, Field(ge=2)] | None = None
     order: str | tuple[int, ...] = "given"
     model: str = ""
-    image_size: int = 32
+    image_size: Annotated[int, Field(ge=12, le=4096)] = 32
     device: str = "auto"
     head: str | None = None
     shared: tuple[str, ...] = ()
@@ -55,9 +61,46 @@ class Config:
         return json.loads(json.dumps(asdict(self)))
 
     @staticmethod
-    def from_json(values: Mapping[str, Any]) -> Config:
-        lists = {key: tuple(values[key]) for key in ("order", "shared", "later") if isinstance(values.get(key), list)}
-        return Config(**{**values, **lists})
+    def from_json(values: Mapping[str, Any], file: object = "config") -> Config:
+        """Settings that were written as JSON; what cannot be used is told with the file that it stands in."""
+        config = parse_document(json.dumps(values).encode(), Config, file)
+        config.check(file)
+        return config
+
+    @staticmethod
+    def from_file(file: Path) -> Config:
+        config = read_document(file, Config)
+        config.check(file)
+        return config
+
+    def check(self, file: object) -> None:
+        """Refuse names and values that this version of spacecl does not know."""
+        wrong: list[str] = []
+        _one_of(wrong, "recipe", self.recipe, RECIPES)
+        _one_of(wrong, "method", self.method, tuple(methods()))
+        _one_of(wrong, "device", self.device, DEVICES)
+        _one_of(wrong, "judge", self.judge, ("test", "valid"))
+        _order(self.order, wrong)
+        checks = {"train": lambda: Recipe(**self.train), "options": self.make_method}
+        for number, change in enumerate(self.later):
+            if type(change.get("from")) is not int:
+                wrong.append(f"later[{number}] does not say from which task on")
+            values = {**self.train, **{key: value for key, value in change.items() if key != "from"}}
+            checks[f"later[{number}]"] = partial(Recipe, **values)
+        for name, make in checks.items() if not wrong else ():
+            try:
+                make()
+            except (SpaceError, TypeError, ValueError) as error:
+                wrong.append(f"{name}: {error}")
+        if wrong:
+            raise ConfigError(f"{file} cannot be used: {'; '.join(wrong)}")
+
+    def own_code(self) -> list[str]:
+        """What of these settings is code that is not spacecl's: a function that makes the network, a file of tasks."""
+        from .benchmarks.networks import NETWORKS
+
+        found = [] if self.model in NETWORKS else [self.model]
+        return found + ([self.benchmark] if kind_of(self.benchmark) is TASKS else [])
 
     def command(self) -> list[str]:
         """The command line that gives these settings: what the recipe leaves open, and what differs from it."""
@@ -194,11 +237,7 @@ def resolve(given: Mapping[str, Any], data: str | None = None) -> Config:
         wrong.append(f"device = {device!r} is not to be had here; leave it out, or give cpu")
     if kind is not PICTURES and given.get("image_size", 32) != 32:
         wrong.append("image_size is for folders of pictures; other data have a size of their own")
-    order = given.get("order", "given")
-    if isinstance(order, list) and all(isinstance(number, int) for number in order) and order:
-        order = tuple(order)
-    elif order not in ("given", "random"):
-        wrong.append(f'order = {order!r} must be "given", "random" or a list of task numbers, from 1')
+    order = _order(given.get("order", "given"), wrong)
     preset = kind.recipes.get(recipe, kind.recipes["fast"])
     train, later = _recipes(given, preset.train, preset.later, wrong)
     model = str(given.get("model", kind.model))
@@ -235,6 +274,15 @@ def resolve(given: Mapping[str, Any], data: str | None = None) -> Config:
         model = str(Path(model).absolute())
     fixed = {"order": order, "model": model, "head": head, "shared": tuple(shared)}
     return Config(name, method, recipe, train=train, later=later, options=options, **fixed, **plain)
+
+
+def _order(order: Any, wrong: list[str]) -> Any:
+    """An order of tasks, checked; a list of numbers becomes a tuple."""
+    if isinstance(order, (list, tuple)) and order and all(type(number) is int for number in order):
+        return tuple(order)
+    if not isinstance(order, str) or order not in ("given", "random"):
+        wrong.append(f'order = {order!r} must be "given", "random" or a list of task numbers, from 1')
+    return order
 
 
 _NAMES = {"benchmark": "", "recipe": "fast", "method": "space"}
@@ -408,6 +456,6 @@ def _unknown(given: Mapping[str, Any], names: Sequence[str], prefix: str) -> lis
 
 
 def _one_of(wrong: list[str], key: str, value: Any, names: Sequence[str]) -> None:
-    if value not in names:
+    if not isinstance(value, str) or value not in names:
         close = difflib.get_close_matches(str(value), names, 1)
         wrong.append(f"{key} = {value!r} must be one of {', '.join(names)}{f'; did you mean {close[0]}?' if close else ''}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -205,8 +205,11 @@ class Core:
         """The same core in a network with more channels in every group; committed networks are the same to the bit."""
         return self.resized([math.ceil(len(group.units) * factor) for group in self.channels.groups])
 
-    def resized(self, sizes: list[int]) -> Core:
-        """The same core in a network whose groups have so many units, none fewer than now."""
+    def resized(self, sizes: list[int], expected: Mapping[str, Sequence[int]] | None = None) -> Core:
+        """The same core in a network whose groups have `sizes` units, none fewer than now.
+
+        `expected` has shapes of tensors in common that the larger network must have, or nothing is made.
+        """
         old = self.channels
         more = {g: size / len(group.units) for g, (group, size) in enumerate(zip(old.groups, sizes))}
         group_of = torch.cat([torch.full((len(group.units),), g) for g, group in enumerate(old.groups)])
@@ -215,6 +218,9 @@ class Core:
             shapes[name] = tuple(
                 size if owner is None else _grown(size, owner, group_of, more) for size, owner in zip(shape, old.dims[name])
             )
+        other = [name for name, shape in (expected or {}).items() if tuple(shape) != shapes[name]]
+        if other:
+            raise SpaceError(f"The network cannot grow: {other[0]} would have the shape {list(shapes[other[0]])}.")
         blueprint = self.blueprint
         given = {name: repeated(tensor, shapes[name]) for name, tensor in blueprint.tensors().items()}
         module = rebuild(blueprint.module, given)

@@ -7,6 +7,7 @@ import os
 import platform
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -14,20 +15,35 @@ from typing import Any
 
 import filelock
 import torch
+from pydantic import with_config
 from torch import Tensor
+from typing_extensions import TypedDict
 
 from . import __version__, store
 from .benchmarks.streams import stream
 from .config import Config, differences
 from .costs import machine
+from .documents import Count, read_document
 from .errors import ConfigError, StoreError
 from .learner import Learner
+from .saved import SavedLearner, example_input
 from .seeds import seeded, task_seed
 from .tasks import Data, Task, fingerprint, prepare
 
 PACKAGES = ("torch", "numpy", "scipy", "lightning-fabric", "safetensors", "scikit-learn", "pillow")
 PARTS = ("train", "valid", "test")
 Row = dict[str, Any]
+
+
+@with_config(extra="allow")
+class TaskFacts(TypedDict):
+    """What tasks.json says of a task: counts, and short marks of its data."""
+
+    classes: Count
+    train: Count
+    valid: Count
+    test: Count
+    data: dict[str, str | None]
 
 
 @contextmanager
@@ -44,7 +60,7 @@ def compare(folder: Path, config: Config) -> None:
     """Compare the settings with those that the folder's run began with; one that never began counts for nothing."""
     file = folder / "config.json"
     if file.exists() and _begun(folder):
-        changed = differences(json.loads(file.read_text()), config.to_json())
+        changed = differences(Config.from_file(file).to_json(), config.to_json())
         if changed:
             raise ConfigError(
                 f"{folder} holds a run with other settings:\n{_bullets(changed)}\n"
@@ -82,7 +98,8 @@ def begin(folder: Path, config: Config, learner: Learner, tasks: Sequence[Task],
         task.name: {**count, "data": {p: fingerprint(getattr(task, p)) for p in PARTS}} for task, count in zip(tasks, counts)
     }
     if _begun(folder) and (folder / "tasks.json").exists():
-        changed = differences(json.loads((folder / "tasks.json").read_text()), json.loads(json.dumps(found)))
+        before = read_document(folder / "tasks.json", dict[str, TaskFacts])
+        changed = differences(before, json.loads(json.dumps(found)))
         if changed:
             raise ConfigError(
                 f"The data are not those that the run in {folder} began with:\n{_bullets(changed)}\n"
@@ -101,7 +118,7 @@ def _bullets(lines: Sequence[str]) -> str:
 def _note_start(folder: Path, learner: Learner) -> None:
     """Add this start to environment.json: when, with which packages, on what machine."""
     file = folder / "environment.json"
-    starts = json.loads(file.read_text()) if file.exists() else []
+    starts = read_document(file, list[dict[str, Any]]) if file.exists() else []
     packages = {}
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
@@ -156,13 +173,16 @@ def _example(task: Task) -> Tensor:
     return torch.zeros_like(x, dtype=torch.get_default_dtype() if x.is_floating_point() else x.dtype)
 
 
-def learner_in(folder: Path, config: Config, verify: bool = True) -> Learner:
-    """The learner that is saved in a folder, with the network that settings name."""
+def learner_in(folder: Path, config: Config, network: str | None = None, verify: bool = True) -> Learner:
+    """The learner that is saved in a folder, with the network that settings name, or that the user does."""
     from lightning_fabric import Fabric
 
-    body, files = store.load(folder)
+    body, files = store.load(folder, SavedLearner)
+    shape = tuple(example_input(files, folder).shape[1:])
+    if not body.tasks:
+        raise StoreError(f"{folder} holds a learner that has not learned a task.")
     with seeded(config.seed):
-        model = config.make_model(tuple(files["core"]["example"].shape[1:]), body["tasks"][0]["classes"])
+        model = replace(config, model=network or config.model).make_model(shape, body.tasks[0].classes)
     fabric = Fabric(accelerator=config.device, devices=1)
     return Learner.load(folder, model, fabric=fabric, progress=False, verify=verify)
 
@@ -172,7 +192,13 @@ def settings_in(folder: str | os.PathLike[str]) -> dict[str, Any]:
     file = Path(folder) / "config.json"
     if not file.exists():
         raise ConfigError(f"{folder} holds no run to resume: there is no config.json in it.")
-    try:
-        return {key: value for key, value in json.loads(file.read_bytes()).items() if value is not None}
-    except (ValueError, AttributeError) as error:
-        raise ConfigError(f"{file} is damaged: it is no JSON object. Restore it from a copy.") from error
+    return {key: value for key, value in Config.from_file(file).to_json().items() if value is not None}
+
+
+def refuse_code(folder: object, code: Sequence[str]) -> None:
+    """Code that a folder names is somebody's: it is run only if the user says so."""
+    if code:
+        raise ConfigError(
+            f"{folder} names code that would be run: {', '.join(code)}. If you trust it, say so with --trust-code"
+            f"{', or name the network yourself with --model FILE.py:function' if len(code) == 1 else ''}."
+        )

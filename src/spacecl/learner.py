@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, overload
 
 import torch
 from torch import Tensor, nn
@@ -17,25 +17,22 @@ from torch import Tensor, nn
 from . import store
 from .blueprint import ask, rebuild, repeated
 from .channels import Channels
-from .checkpoint import Keeper, part
+from .checkpoint import Keeper
 from .core import Core
 from .door import admit
-from .errors import ConfigError, DataError, SpaceWarning, StoreError, TaskError
+from .errors import ConfigError, DataError, SpaceError, SpaceWarning, StoreError, TaskError
 from .likeness import SAMPLES, Identified, Inferred, features, scores, signature
 from .methods import METHODS, SPACE
 from .progress import Progress
 from .recipe import Recipe
-from .record import Job, TaskRecord
-from .saved import compare_tensors, restored, written
+from .record import Job, Picture, TaskRecord
+from .saved import SavedLearner, compare_tensors, example_input, given_tensors, restored, written
 from .seeds import seeded, task_seed
-from .tasks import Data, Source, Task, check_input, prepare
+from .tasks import INFER, Data, Source, Task, check_input, prepare
 from .training import Row, Trainer, evaluate
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-
-INFER: Final = "infer"  # in place of a task's name: find out which it is
 
 
 class Method(Protocol):
@@ -213,8 +210,6 @@ class Learner:
         """Check a task's data, learn it in some way and, when all is done, take over what came of it."""
         if not isinstance(task, Task):
             raise DataError(f"learn() takes a Task, such as Task('name', (x, y)); got a {type(task).__name__}.")
-        if task.name == INFER:
-            raise TaskError(f"No task can be named {INFER!r}: the word asks to find out the task. Give this one another name.")
         if task.name in self._records:
             raise TaskError(f"A task named {task.name!r} has been learned already. Give this one another name.")
         self._check_data()
@@ -246,7 +241,7 @@ class Learner:
             parameters=sum(parameter.numel() for parameter in network.parameters()),
             size=core.size(),
             used=core.channels.widths(core.committed),
-            pictures=None if train.images is None else train.images.told(),
+            pictures=None if train.images is None else Picture(**train.images.told()),  # type: ignore[typeddict-item]
             **found,
         )
         records = {**self._records, task.name: record}
@@ -500,24 +495,21 @@ class Learner:
         `method` is needed only where it is one of your own. Files are checked in any case; `verify=False` leaves it to you
         to hold the networks against their digests.
         """
-        body, files = store.load(folder)
-        compare_tensors(body["tensors"], model, folder)
+        body, files = store.load(folder, SavedLearner)
+        compare_tensors(body.tensors, model, folder)
         method = method or _method_of(body, None, folder)
-        if type(method).__name__ != body["method"]["name"]:
-            raise ConfigError(
-                f"{folder} was learned with {body['method']['name']}; it cannot go on with {type(method).__name__}."
-            )
-        tensors = files["core"]
-        model = rebuild(model, part(tensors, "given"))
+        if type(method).__name__ != body.method.name:
+            raise ConfigError(f"{folder} was learned with {body.method.name}; it cannot go on with {type(method).__name__}.")
+        model = rebuild(model, given_tensors(files, model, folder))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SpaceWarning)  # said when the learner was made
             learner = cls(
                 model,
                 method,
-                example_input=tensors["example"],
-                head=body["head"],
-                shared=body["shared"],
-                seed=body["seed"],
+                example_input=example_input(files, folder),
+                head=body.head,
+                shared=body.shared,
+                seed=body.seed,
                 fabric=fabric,
                 progress=progress,
             )
@@ -531,10 +523,10 @@ class Learner:
 
         This one stays as it is. Networks of tasks that have not changed are the very same modules.
         """
-        body, files = store.load(folder)
-        compare_tensors(body["tensors"], self._core.blueprint.module, folder)
+        body, files = store.load(folder, SavedLearner)
+        compare_tensors(body.tensors, self._core.blueprint.module, folder)
         found = copy.copy(self)
-        found._method, found.seed = _method_of(body, type(self._method), folder), body["seed"]
+        found._method, found.seed = _method_of(body, type(self._method), folder), body.seed
         found._state = restored(self._core, body, files, folder)
         found.verify()
         same = (name for name, record in found._records.items() if self._digest(name) == record.digest)
@@ -545,12 +537,15 @@ class Learner:
         return self._records[task].digest if task in self._records else None
 
 
-def _method_of(body: Mapping[str, Any], kind: type[Method] | None, folder: object) -> Method:
+def _method_of(body: SavedLearner, kind: type[Method] | None, folder: object) -> Method:
     """The method that a learner was saved with: one of spacecl's, or of the kind that is known already."""
-    name = body["method"]["name"]
+    name = body.method.name
     if kind is not None and kind.__name__ != name:
         raise StoreError(f"{folder} was learned with {name}, not with {kind.__name__}. Load it anew.")
     if kind is None and name not in METHODS:
         raise StoreError(f"{folder} was saved with the method {name}, which is not one of spacecl's. Give it with method=...")
     made: Callable[..., Method] = kind or METHODS[name]
-    return made(**body["method"]["options"])
+    try:
+        return made(**body.method.options)
+    except (TypeError, SpaceError) as error:
+        raise StoreError(f"{folder} was saved with options that {name} does not take: {error}") from error

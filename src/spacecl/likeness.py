@@ -127,6 +127,20 @@ def scores(seen: Tensor, signed: Mapping[str, Tensor], logits: Tensor | None) ->
     return found if logits is None else found + (logits.double().logsumexp(1).cpu() - energy) / deviation
 
 
+def misfits_of_signature(signed: Mapping[str, Tensor], example: Tensor) -> list[str]:
+    """Why a signature, if there is one, cannot be that of inputs like an example, in words."""
+    if not signed:
+        return []
+    size = features(example[:1]).shape[1]
+    shapes = {"spread": (size,), "root": (size * (size + 1) // 2,)}
+    numbers, means = signed.get("numbers"), signed.get("means")
+    fits = all(name in signed and tuple(signed[name].shape) == shape for name, shape in shapes.items())
+    fits &= numbers is not None and numbers.dim() == 1 and len(numbers) >= 4
+    fits &= means is not None and means.dim() == 2 and len(means) >= 1 and means.shape[1] == size
+    fits &= all(tensor.is_floating_point() and bool(torch.isfinite(tensor).all()) for tensor in signed.values())
+    return [] if fits else ["its signature does not fit the model's inputs"]
+
+
 def _shrinkage(rows: Tensor, covariance: Tensor) -> float:
     """The share of the identity in a covariance that Ledoit and Wolf (2004) ask for."""
     away = (covariance - covariance.diagonal().mean() * torch.eye(len(covariance), dtype=covariance.dtype)).square().sum()

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 from torch import Tensor
+from typing_extensions import TypedDict
 
-from .tasks import Data
+from .checkpoint import Epoch
+from .documents import Amount, Count, Sha256, Share
+from .errors import DataError
+from .tasks import Data, check_class_names, check_name
 from .training import Trainer
 
 
@@ -37,28 +42,45 @@ class Job:
                 return
 
 
+class Picture(TypedDict):
+    """What makes a picture an input: its pixels' shape, how they are scaled, borders and order (see `Images`)."""
+
+    pixels: Annotated[list[Count], Field(min_length=3, max_length=3)]  # channels, height, width
+    mean: list[float]
+    std: list[float]
+    shape: Annotated[list[Count], Field(min_length=3, max_length=3)] | None
+    order: list[Count] | None
+
+
 @dataclass(frozen=True)
 class TaskRecord:
     """What learning one task came to. Layers go by their dotted names; all values can be written as JSON."""
 
     name: str
-    classes: int
+    classes: Annotated[int, Field(ge=1, lt=2**31)]
     class_names: tuple[str, ...] | None
-    accuracy: float  # of the committed network, on the validation data
-    digest: str  # of every bit of the task's network
-    widths: Mapping[str, int]  # output channels that the task's network has in each layer
-    parameters: int  # of the task's network, its head included
-    size: float  # of all networks so far, as a share of the full backbone
+    accuracy: Share  # of the committed network, on the validation data
+    digest: Sha256  # of every bit of the task's network
+    widths: Mapping[str, Count]  # output channels that the task's network has in each layer
+    parameters: Count  # of the task's network, its head included
+    size: Amount  # of all networks so far, as a share of the full backbone
     explained: Mapping[str, float] = field(default_factory=dict)  # share of the residual's variance, as the threshold has it
     core_ratio: Mapping[str, float] = field(default_factory=dict)  # share of it by the core alone
     samples: Mapping[str, int] = field(default_factory=dict)  # rows that the analysis of each layer rests on
     spectrum: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # what the analysis saw in each layer
-    used: Mapping[str, int] = field(default_factory=dict)  # output channels of each layer that any task so far has
+    used: Mapping[str, Count] = field(default_factory=dict)  # output channels of each layer that any task so far has
     full: tuple[str, ...] = ()  # layers that had no free channel left when the task began
     grown: bool = False  # whether the network was made larger for this task
-    pictures: Mapping[str, Any] | None = None  # how pictures become inputs (Images.told), where it was taught with Images
+    pictures: Picture | None = None  # how pictures become inputs (Images.told), where it was taught with Images
     seconds: Mapping[str, float] = field(default_factory=dict)  # by phase
-    history: tuple[Mapping[str, Any], ...] = ()  # a row per epoch
+    history: tuple[Epoch, ...] = ()  # a row per epoch
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        if self.class_names is not None:
+            check_class_names(self.class_names, self.name)
+            if len(self.class_names) != self.classes:
+                raise DataError(f"Task {self.name!r} has {self.classes} classes, but {len(self.class_names)} names for them.")
 
     @property
     def class_labels(self) -> tuple[str, ...]:
@@ -67,12 +89,6 @@ class TaskRecord:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
-
-    @staticmethod
-    def from_json(values: Mapping[str, Any]) -> TaskRecord:
-        names = values["class_names"]
-        fixed = {"class_names": None if names is None else tuple(names)}
-        return TaskRecord(**{**values, **fixed, "full": tuple(values["full"]), "history": tuple(values["history"])})
 
 
 def told(history: Iterable[Mapping[str, Any]], **seconds: float) -> dict[str, Any]:

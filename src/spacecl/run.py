@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from . import __version__, store
+from .checkpoint import Epoch
 from .config import Config
 from .costs import Cost, counted, measured, multiply_adds
 from .errors import ConfigError, StoreError
@@ -22,10 +23,10 @@ from .journal import Board, Journal
 from .learner import Learner
 from .measure import average_accuracy, backward_transfer, forgetting
 from .progress import Overview, clock, dashed, wanted
+from .result import SCHEMA, read_result
 from .seeds import seeded
 from .tasks import Data, Task, check_whole
 
-SCHEMA = 1  # of result.json; docs/runs.md describes it
 TOGETHER = 64  # rows of one task whose task is found out for all at once
 Row = dict[str, Any]
 Say = Callable[[str], None]
@@ -58,7 +59,7 @@ def run(
             Journal(folder / "metrics.jsonl", board)
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)
             say(f"{folder} is finished already.")
-            return json.loads((folder / "result.json").read_text())
+            return read_result(folder / "result.json")  # type: ignore[return-value]
         with seeded(config.seed):
             tasks, example = tasks_of(config, data)
             counts = [check_whole(task, example) for task in tasks]
@@ -93,7 +94,7 @@ def _learn(learner: Learner, task: Task, number: int, config: Config, folder: Pa
         if other != checkpoint:
             shutil.rmtree(other, ignore_errors=True)
 
-    def note(row: Row) -> None:
+    def note(row: Epoch) -> None:
         journal.add({"kind": "epoch", "task": task.name, **row})
 
     learner.learn(task, config.recipe_for(number), checkpoint=checkpoint, on_epoch=note)
@@ -234,10 +235,13 @@ def _mean_inferred(tasks: Sequence[Row]) -> Row | None:
 
 
 def measure(out: str | os.PathLike[str]) -> dict[str, Any]:
-    """Add to a finished run's result.json what inference costs on this machine, if it is not there yet; no data is read."""
+    """Add to a finished run's result.json what inference costs on this machine, if it is not there yet; no data is read.
+
+    The code that the run names as its network is run: whether it may be is for the caller to know.
+    """
     folder = Path(out)
     with alone(folder):
-        result = json.loads((folder / "result.json").read_text())
+        result: dict[str, Any] = read_result(folder / "result.json")  # type: ignore[assignment]
         if not is_measured(result):
             learner = learner_in(folder / "model", Config.from_json(result["config"]))
             _measure_costs(learner, result, learner.example)

@@ -10,19 +10,40 @@ import hashlib
 import json
 import os
 import re
+import stat
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import safetensors
 import safetensors.torch
 from torch import Tensor
 
+from .documents import LARGEST_DOCUMENT, RESTORE, Count, FileName, Sha256, load_json, parse_document, read_bytes
 from .errors import StoreError
+from .graph import first_line
 
 FORMAT = 2
 MANIFEST = "spacecl.json"
 TEMPORARY = ".spacecl-tmp"
+Body = TypeVar("Body")
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A file of tensors as a manifest lists it."""
+
+    file: FileName
+    bytes: Count
+    sha256: Sha256
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The part of a manifest that every folder has."""
+
+    files: dict[str, StoredFile]
 
 
 def save(folder: str | os.PathLike[str], body: Mapping[str, Any], files: Mapping[str, Mapping[str, Tensor]]) -> None:
@@ -47,60 +68,63 @@ def save(folder: str | os.PathLike[str], body: Mapping[str, Any], files: Mapping
             file.unlink(missing_ok=True)
 
 
-def load(folder: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
-    """Read a folder back: the body and the sets of tensors, every byte checked."""
-    content = read_manifest(folder)
-    return content, {name: _read(Path(folder) / entry["file"], entry, name) for name, entry in content["files"].items()}
+def load(folder: str | os.PathLike[str], kind: type[Body]) -> tuple[Body, dict[str, dict[str, Tensor]]]:
+    """Read a folder back: the body as a value of its type, and the sets of tensors, every byte checked."""
+    body, files = read_manifest(folder, kind)
+    return body, {name: _read(Path(folder), entry, name) for name, entry in files.items()}
 
 
-def damaged(folder: str | os.PathLike[str]) -> dict[str, str]:
+def damaged(folder: str | os.PathLike[str], files: Mapping[str, StoredFile]) -> dict[str, str]:
     """What is wrong with each set of tensors of a folder, in words; empty if all are as they were written."""
     found = {}
-    for name, entry in read_manifest(folder)["files"].items():
+    for name, entry in files.items():
         try:
-            _read(Path(folder) / entry["file"], entry, name)
+            _read(Path(folder), entry, name)
         except StoreError as error:
             found[name] = str(error)
     return found
 
 
-def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """The body of a folder, checked, without its tensors."""
-    path = Path(folder)
-    manifest = path / MANIFEST
-    if not manifest.is_file():
-        raise StoreError(f"{path} holds no saved learner: there is no {MANIFEST} in it.")
+def read_manifest(folder: str | os.PathLike[str], kind: type[Body]) -> tuple[Body, dict[str, StoredFile]]:
+    """The body of a folder as a value of its type, and the files that it lists, which are not read."""
+    manifest = Path(folder) / MANIFEST
+    if not os.path.lexists(manifest):
+        raise StoreError(f"{folder} holds no saved learner: there is no {MANIFEST} in it.")
+    document = load_json(read_bytes(manifest, LARGEST_DOCUMENT), manifest)
+    if not isinstance(document, dict) or not isinstance(document.get("content"), dict):
+        raise StoreError(f"{manifest} is damaged or truncated: it is not what spacecl writes. {RESTORE}")
+    content = document["content"]
+    if document.get("sha256") != _checksum(content):
+        raise StoreError(f"{manifest} was changed after it was written: its checksum does not match. {RESTORE}")
+    if content.get("format") != FORMAT:
+        raise StoreError(f"{manifest} has format {content.get('format')!r}; this version of spacecl reads format {FORMAT}.")
+    text = json.dumps(content).encode()
+    return parse_document(text, kind, manifest), parse_document(text, Listing, manifest).files
+
+
+def _read(folder: Path, entry: StoredFile, name: str) -> dict[str, Tensor]:
+    file = folder / entry.file
     try:
-        document = json.loads(manifest.read_bytes())
-        content, checksum = document["content"], document["sha256"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"{manifest} is truncated or damaged: it cannot be read as JSON. Restore it from a copy.") from error
-    if checksum != _checksum(content):
-        raise StoreError(f"{manifest} was changed after it was written: its checksum does not match. Restore it from a copy.")
-    if content["format"] != FORMAT:
-        raise StoreError(f"{manifest} has format {content['format']}; this version of spacecl reads format {FORMAT}.")
-    return content
-
-
-def _read(file: Path, entry: Mapping[str, Any], name: str) -> dict[str, Tensor]:
-    if not file.is_file():
-        raise StoreError(f"{file} ({name}) is missing. Restore it from a copy.")
-    data = file.read_bytes()
-    if len(data) != entry["bytes"]:
-        how = "truncated" if len(data) < entry["bytes"] else "too long"
-        raise StoreError(f"{file} ({name}) is {how}: {len(data)} bytes instead of {entry['bytes']}. Restore it from a copy.")
-    if hashlib.sha256(data).hexdigest() != entry["sha256"]:
-        raise StoreError(
-            f"{file} ({name}) was changed after it was written: its checksum does not match. Restore it from a copy."
-        )
+        about = file.lstat()
+    except FileNotFoundError:
+        raise StoreError(f"{file} ({name}) is missing. {RESTORE}") from None
+    if stat.S_ISREG(about.st_mode) and about.st_size != entry.bytes:
+        how = "truncated" if about.st_size < entry.bytes else "too long"
+        raise StoreError(f"{file} ({name}) is {how}: {about.st_size} bytes instead of {entry.bytes}. {RESTORE}")
+    data = read_bytes(file, entry.bytes)
+    if hashlib.sha256(data).hexdigest() != entry.sha256:
+        raise StoreError(f"{file} ({name}) was changed after it was written: its checksum does not match. {RESTORE}")
     try:
         return safetensors.torch.load(data)
-    except safetensors.SafetensorError as error:
-        raise StoreError(f"{file} ({name}) is not a safetensors file: {error}. Restore it from a copy.") from error
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError) as error:
+        raise StoreError(f"{file} ({name}) is not a safetensors file: {first_line(error)}. {RESTORE}") from error
 
 
 def _checksum(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    try:
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    except RecursionError:
+        return ""  # nested deeper than anything that was ever written
 
 
 def write_whole(file: Path, data: bytes, named: bool = True) -> None:

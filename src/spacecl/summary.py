@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from .benchmarks.presets import PUBLISHED
-from .config import as_toml
+from .config import Config, as_toml
 from .costs import MODEL
-from .errors import ConfigError
+from .documents import read_document
+from .errors import ConfigError, StoreError
 from .progress import clock
+from .result import read_result
 
 NAMES = {
     "space": "SPACE",
@@ -30,7 +32,7 @@ NAMES = {
 ORDER = ("stl", "joint", "finetune", "lwf", "ewc", "ucb", "hat", "packnet", "space")  # the paper's Table 1, and beyond
 SWITCHES = tuple(name for name in PUBLISHED if name != "samples")
 BATCH = "64"  # of the energy in the table, as in the paper
-Result = Mapping[str, Any]
+Result = Mapping[str, Any]  # as read_result has it
 
 
 @dataclass(frozen=True)
@@ -80,12 +82,11 @@ def read(folder: str | os.PathLike[str]) -> tuple[list[Arm], list[str]]:
             left.append(f"{_name(file, top)} (not finished)")
     for file in sorted(top.rglob("result.json")):
         try:
-            result = json.loads(file.read_text())
-            whole = result["schema"] == 1 and all({"costs", "spectrum", "used"} <= task.keys() for task in result["tasks"])
-        except (ValueError, KeyError, TypeError, AttributeError):
-            left.append(f"{_name(file, top)} (its result.json cannot be read)")
+            result = read_result(file)
+        except StoreError as error:
+            left.append(f"{_name(file, top)} ({error})")
             continue
-        if whole:
+        if all({"costs", "spectrum", "used"} <= task.keys() for task in result["tasks"]):
             found[file.parent] = result
         else:
             left.append(f"{_name(file, top)} (its result.json is of another version)")
@@ -102,9 +103,10 @@ def read(folder: str | os.PathLike[str]) -> tuple[list[Arm], list[str]]:
 def is_run(file: Path) -> bool:
     """Whether a config.json is that of a run."""
     try:
-        return {"benchmark", "method", "seed", "train", "options"} <= json.loads(file.read_text()).keys()
-    except (ValueError, AttributeError):
+        read_document(file, Config)
+    except StoreError:
         return False
+    return True
 
 
 def _name(file: Path, top: Path) -> str:

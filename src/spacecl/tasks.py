@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import torch
 from torch import Tensor
@@ -15,8 +15,27 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 from .errors import DataError
 from .images import Images
 
+INFER: Final = "infer"  # in place of a task's name: infer the task
 Source = tuple[Any, Any] | Images | Dataset | DataLoader
 Batch = tuple[Tensor, Tensor]
+
+
+def check_name(name: Any) -> None:
+    """A task's name is text that can be shown, and not the word that asks to infer the task."""
+    if not isinstance(name, str) or not name.strip() or not name.isprintable():
+        raise DataError(f"A task needs a name, as printable text; got {name!r}.")
+    if name == INFER:
+        raise DataError(f"No task can be named {INFER!r}: the word asks to infer the task. Give this one another name.")
+
+
+def check_class_names(names: Sequence[Any], task: str) -> None:
+    """Class names are texts, none twice."""
+    odd = [name for name in names if not isinstance(name, str)]
+    if odd:
+        raise DataError(f"Task {task!r}: class names must be text; got {odd[0]!r}.")
+    repeated = sorted({name for name in names if list(names).count(name) > 1}) if len(set(names)) < len(names) else []
+    if repeated:
+        raise DataError(f"Task {task!r}: these class names are given twice: {', '.join(repeated[:5])}.")
 
 
 @dataclass(frozen=True)
@@ -39,8 +58,9 @@ class Task:
     test: Source | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name.strip():
-            raise DataError(f"A task needs a name, as text; got {self.name!r}.")
+        check_name(self.name)
+        if self.class_names is not None:
+            check_class_names(self.class_names, self.name)
         if isinstance(self.classes, str) or (self.classes is not None and self.class_count(0) < 1):
             raise DataError(f"Task {self.name!r}: classes={self.classes!r} leaves no class to tell apart.")
 

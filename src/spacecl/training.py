@@ -14,8 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .blueprint import ask, laid_out, lay, tensors_of
-from .checkpoint import Keeper, part, randomness, restore_randomness
-from .errors import ConfigError, TrainingError
+from .checkpoint import Epoch, Keeper, PhaseState, part, randomness, restore_randomness
+from .errors import ConfigError, StoreError, TrainingError
+from .graph import first_line
 from .images import augmented
 from .processes import shards, summed
 from .progress import Progress, track
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 Hook = Callable[[nn.Module], None]
-Row = dict[str, Any]
+Row = Epoch
 
 
 @dataclass(frozen=True)
@@ -116,9 +117,17 @@ class Trainer:
                 if recipe.schedule == "plateau":
                     state.schedule.step(error)  # type: ignore[call-arg,arg-type]
                     state.done = optimizer.param_groups[0]["lr"] < recipe.stop_lr
-                row = {"phase": phase, "epoch": epoch, "loss": mean, "accuracy": accuracy, "valid_loss": error, "lr": rate}
                 now = time.perf_counter()
-                state.finish(row | {"seconds": now - started}, recipe.keep == "best")
+                row = Epoch(
+                    phase=phase,
+                    epoch=epoch,
+                    loss=mean,
+                    accuracy=accuracy,
+                    valid_loss=error,
+                    lr=float(rate),
+                    seconds=now - started,
+                )
+                state.finish(row, recipe.keep == "best")
                 started = now
                 self._tell(state.history[-1])
                 if self.keeper is not None:
@@ -161,18 +170,12 @@ class _Phase:
             self.highest = row["accuracy"]
             self.best = {name: tensor.clone() for name, tensor in tensors_of(self.module).items()}
 
-    def saved(self, device: torch.device) -> tuple[Row, dict[str, dict[str, Tensor]]]:
-        """The state as JSON and files of tensors."""
+    def saved(self, device: torch.device) -> tuple[PhaseState, dict[str, dict[str, Tensor]]]:
+        """The state as plain values and files of tensors."""
         drawn, generators = randomness(device)
         schedule = {key: value for key, value in self.schedule.state_dict().items() if key in _SCHEDULED}
-        body = {
-            "history": self.history,
-            "highest": self.highest,
-            "done": self.done,
-            "rates": [group["lr"] for group in self.optimizer.param_groups],
-            "schedule": schedule,
-            "random": drawn,
-        }
+        rates = tuple(float(group["lr"]) for group in self.optimizer.param_groups)
+        body = PhaseState(tuple(self.history), self.highest, self.done, rates, schedule, drawn)
         numbers = self.optimizer.state_dict()["state"]
         files = {
             "module": tensors_of(self.module),
@@ -181,8 +184,18 @@ class _Phase:
         }
         return body, files | ({"best": self.best} if self.best is not None else {})
 
+    def restore(self, body: PhaseState, tensors: dict[str, Tensor], device: torch.device) -> None:
+        """Take over a state that was saved; one that does not fit what is trained now is refused."""
+        try:
+            self._restore(body, tensors, device)
+        except (KeyError, IndexError, ValueError, TypeError, RuntimeError, AttributeError) as error:
+            raise StoreError(
+                f"The checkpoint does not fit what is trained: {type(error).__name__}: {first_line(error)}. "
+                "Remove its folder to train this task from the start."
+            ) from error
+
     @torch.no_grad()
-    def restore(self, body: Mapping[str, Any], tensors: dict[str, Tensor], device: torch.device) -> None:
+    def _restore(self, body: PhaseState, tensors: dict[str, Tensor], device: torch.device) -> None:
         module, best, generators = (part(tensors, name) for name in ("module", "best", "random"))
         for name, tensor in tensors_of(self.module).items():
             tensor.copy_(module[name])
@@ -195,15 +208,15 @@ class _Phase:
                 value = torch.empty_like(like, dtype=value.dtype).copy_(value)  # in the parameter's memory format
             numbers.setdefault(int(index), {})[name] = value
         groups = self.optimizer.state_dict()["param_groups"]
-        for group, rate in zip(groups, body["rates"]):
+        for group, rate in zip(groups, body.rates):
             group["lr"] = rate
         self.optimizer.load_state_dict({"state": numbers, "param_groups": groups})
-        self.schedule.load_state_dict(body["schedule"])
-        self.history, self.highest, self.done = body["history"], body["highest"], body["done"]
+        self.schedule.load_state_dict(body.schedule)
+        self.history, self.highest, self.done = list(body.history), body.highest, body.done
         self.best = {name: tensor.to(device) for name, tensor in best.items()} or None
         for number, generator in enumerate(self.generators):
             generator.set_state(generators[f"order{number}"])
-        restore_randomness(body["random"], generators, device)
+        restore_randomness(body.random, generators, device)
 
 
 _SCHEDULED = {"last_epoch", "_step_count", "_last_lr", "best", "num_bad_epochs"}  # what changes as a schedule goes on

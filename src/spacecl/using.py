@@ -122,7 +122,8 @@ def add(commands: Any) -> None:
 
 def _folder(command: argparse.ArgumentParser) -> None:
     command.add_argument("run", metavar="RUN", help="folder of a run, also of one that is not finished, or of learner.save()")
-    command.add_argument("--model", metavar="NAME", help="for learner.save(): what makes the network, as my_net.py:function")
+    command.add_argument("--model", metavar="NAME", help="what makes the network, as my_net.py:function, if not the run's own")
+    command.add_argument("--trust-code", action="store_true", help="run the Python file that the folder names as its network")
 
 
 def _data(command: argparse.ArgumentParser) -> None:
@@ -142,7 +143,7 @@ def _do_export(options: argparse.Namespace) -> int:
         )
     ending = next((name for name, end in FORMATS.items() if options.out and str(options.out).endswith(end)), "onnx")
     entries = deliver(
-        opened(options.run, options.model),
+        opened(options.run, options.model, options.trust_code),
         None if options.all else list(dict.fromkeys(options.task)),
         options.out,
         format=options.format or ending,
@@ -171,7 +172,13 @@ def _do_serve(options: argparse.Namespace) -> int:
     limits = serve.Limits(options.max_body * 2**20, options.max_rows, options.queue, options.timeout)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with suppress(KeyboardInterrupt):  # which is how a server is stopped
-        serve.run(opened(options.run, options.model), options.host, options.port, watch=options.watch, limits=limits)
+        serve.run(
+            opened(options.run, options.model, options.trust_code),
+            options.host,
+            options.port,
+            watch=options.watch,
+            limits=limits,
+        )
     print("Stopped.", flush=True)
     return 0
 
@@ -187,7 +194,7 @@ def _do_verify(options: argparse.Namespace) -> int:
     show_warnings_as_text()
     measure = options.accuracy or options.data is not None
     try:
-        found = audit.verify(opened(options.run, options.model), measure, options.data, options.tolerance)
+        found = audit.verify(opened(options.run, options.model, options.trust_code), measure, options.data, options.tolerance)
     except SpaceError as error:
         if options.json:
             print(json.dumps({"folder": options.run, "ok": False, "error": str(error)}, indent=1))
@@ -220,7 +227,9 @@ def _do_inspect(options: argparse.Namespace) -> int:
     from .opened import opened
     from .progress import dashed
 
-    found = audit.inspect(opened(options.run, options.model).learner())
+    run = opened(options.run, options.model, options.trust_code)
+    code = run.untrusted_code
+    found = audit.inspect_without_code(run) if code else audit.inspect(run.learner())
     if options.json:
         print(json.dumps(found, indent=1))
         return 0
@@ -233,11 +242,17 @@ def _do_inspect(options: argparse.Namespace) -> int:
     console().print(tasks)
     for column in ("layer", "has", "taken", "free", "taken by the last task"):
         layers.add_column(column, justify="left" if column == "layer" else "right")
-    for layer, counts in found["layers"].items():
+    for layer, counts in (found["layers"] or {}).items():
         layers.add_row(escape(layer), *(f"{counts[key]:,}" for key in ("of", "taken", "free", "last")))
     if found["layers"]:
         console().print(layers)
-    print(_forecast(found))
+    if code:
+        print(
+            f"What is free is not shown: that takes running {code[0]}, which the folder names as its network. "
+            "If you trust it, say so with --trust-code."
+        )
+    else:
+        print(_forecast(found))
     return 0
 
 
