@@ -166,11 +166,13 @@ def methods() -> dict[str, Callable[..., Any]]:
 def read(file: str | Path) -> dict[str, Any]:
     """A TOML file's settings."""
     try:
-        return tomllib.loads(Path(file).read_text())
+        return tomllib.loads(Path(file).read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{file} is not TOML: {error}.") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file} is not TOML: it is not written in UTF-8.") from error
+    except (RecursionError, ValueError) as error:  # nested too deep, or a number of too many digits
+        raise ConfigError(f"{file} cannot be read as settings: {error}.") from error
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror}.") from error
 

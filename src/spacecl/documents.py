@@ -60,16 +60,18 @@ def read_bytes(file: str | os.PathLike[str], most: int, remedy: str = RESTORE) -
         raise StoreError(f"{path} cannot be read: {error.strerror}.") from error
     except ValueError as error:  # a NUL in the name
         raise StoreError(f"{str(path)!r} is no file name: {error}.") from error
-    with open(descriptor, "rb") as stream:
+    try:
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode):
             raise StoreError(f"{path} is not a regular file. {remedy}")
         if about.st_size > most:
             raise StoreError(f"{path} has {about.st_size:,} bytes; at most {most:,} are expected. {remedy}")
-        try:
+        with open(descriptor, "rb", closefd=False) as stream:
             return stream.read(about.st_size)
-        except OSError as error:
-            raise StoreError(f"{path} cannot be read: {error.strerror}.") from error
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror}.") from error
+    finally:
+        os.close(descriptor)
 
 
 def load_json(data: bytes, file: object, remedy: str = RESTORE) -> Any:

@@ -88,7 +88,7 @@ class TaskResult(TypedDict):
     core_explained: dict[str, Finite]
     explained: dict[str, Finite]
     samples: dict[str, Count]
-    spectrum: NotRequired[dict[str, Spectrum]]  # this and other keys are missing in files of earlier versions
+    spectrum: NotRequired[dict[str, Spectrum]]
     used: NotRequired[dict[str, Count]]
     size_after: Amount
     full: list[str]
@@ -156,7 +156,7 @@ class Result(TypedDict):
     config: dict[str, Any]
     average_accuracy: Share
     backward_transfer: Finite
-    forgetting: Finite
+    forgetting: NotRequired[Finite]  # missing in files of earlier versions, as are others
     accuracy_matrix: list[list[Share | None]]
     inferred: NotRequired[Inferred | None]
     size: Amount

@@ -213,6 +213,9 @@ class _Phase:
         self.optimizer.load_state_dict({"state": numbers, "param_groups": groups})
         self.schedule.load_state_dict(body.schedule)
         self.history, self.highest, self.done = list(body.history), body.highest, body.done
+        unlike = [name for name, tensor in tensors_of(self.module).items() if best and best[name].shape != tensor.shape]
+        if unlike:
+            raise ValueError(f"the best weights so far of {unlike[0]} have another shape")
         self.best = {name: tensor.to(device) for name, tensor in best.items()} or None
         for number, generator in enumerate(self.generators):
             generator.set_state(generators[f"order{number}"])
