@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
+import os
 import resource
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, TypeVar
 
 from .outcome import Outcome
 
-SECONDS = 10.0  # a case that takes longer hangs
+SECONDS = 10.0  # of processor time: a case that takes more hangs
+PATIENCE = 6  # times as long may pass on a busy machine before a case hangs that uses no processor
 MEMORY = 2 << 30  # bytes that a process may hold
 Case = TypeVar("Case")
 
@@ -45,7 +49,7 @@ def run_guarded(
             while todo:
                 number, case = todo.pop()
                 started = time.perf_counter()
-                problem = _one(ours, number, seconds)
+                problem = _one(ours, number, seconds, process.pid or 0)
                 outcome.longest = max(outcome.longest, time.perf_counter() - started)
                 if isinstance(problem, str):  # the process is gone, or must go
                     outcome.add(kind(case), problem, f"{problem} ({describe(case)})")
@@ -64,14 +68,25 @@ def run_guarded(
     return outcome
 
 
-def _one(connection: Connection, number: int, seconds: float) -> Any:
+def _one(connection: Connection, number: int, seconds: float, process: int) -> Any:
     try:
         connection.send(number)
-        if not connection.poll(seconds):
-            return "hang"
+        started, busy = time.perf_counter(), _processor_seconds(process)
+        while not connection.poll(0.5):
+            waited = time.perf_counter() - started
+            if _processor_seconds(process) - busy > seconds or waited > PATIENCE * seconds:
+                return "hang"
         return connection.recv()
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return "crash"
+
+
+def _processor_seconds(process: int) -> float:
+    """The processor time that a process has used so far."""
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return 0.0
 
 
 def _work(connection: Connection, cases: Sequence[Any], do: Callable[[Any], str]) -> None:
