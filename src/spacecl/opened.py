@@ -12,7 +12,7 @@ from . import store
 from .config import Config, built
 from .errors import ConfigError, StoreError
 from .folder import learner_in, settings_in, tasks_of
-from .journal import whole_rows
+from .journal import read_rows
 from .learner import Learner
 from .seeds import seeded
 from .tasks import Task
@@ -56,7 +56,7 @@ class Opened:
                 return {task["name"]: {key: task[key] for key in ("accuracy", "digest")} for task in listed}
             except (ValueError, KeyError, TypeError) as error:
                 raise StoreError(f"{self.folder / 'result.json'} is damaged or of another program. Restore it.") from error
-        rows = [row for row in whole_rows(self.folder / "metrics.jsonl")[0] if row["kind"] == "test"]
+        rows = [row for row in read_rows(self.folder / "metrics.jsonl")[0] if row["kind"] == "test"]
         return {name: {"accuracy": accuracy} for name, accuracy in (rows[-1]["accuracy"] if rows else {}).items()}
 
 

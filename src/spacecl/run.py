@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from . import __version__, store
+from . import __version__, disk, store
 from .config import Config
 from .costs import Cost, counted, measured, multiply_adds
 from .errors import ConfigError, StoreError
@@ -50,13 +49,12 @@ def run(
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is a file. Give a folder with --out.")
-    folder.mkdir(parents=True, exist_ok=True)
     with alone(folder):
         compare(folder, config)
         board = Board(folder / "tensorboard") if tensorboard else None
         if (folder / "result.json").exists():
             Journal(folder / "metrics.jsonl", board)
-            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+            disk.remove(folder / "checkpoints")
             say(f"{folder} is finished already.")
             return json.loads((folder / "result.json").read_text())
         with seeded(config.seed):
@@ -79,26 +77,25 @@ def run(
                 _measure(learner, tasks, journal)
             say(_line(number, len(tasks), learner, task.name, journal))
         result = _result(config, learner, tasks, counts, example, journal)
-        store.write_whole(folder / "result.json", json.dumps(result, indent=1).encode())
-        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+        disk.write_file(folder / "result.json", json.dumps(result, indent=1).encode())
+        disk.remove(folder / "checkpoints")
         if measure:
             _measure_costs(learner, result, example)
-            store.write_whole(folder / "result.json", json.dumps(result, indent=1).encode())
+            disk.write_file(folder / "result.json", json.dumps(result, indent=1).encode())
         return result
 
 
 def _learn(learner: Learner, task: Task, number: int, config: Config, folder: Path, journal: Journal) -> None:
     checkpoint = folder / "checkpoints" / str(number)
-    for other in (folder / "checkpoints").glob("*"):  # of tasks that were saved just before a crash
-        if other != checkpoint:
-            shutil.rmtree(other, ignore_errors=True)
+    others = (folder / "checkpoints").glob("*")  # of tasks that were saved just before a crash
+    disk.remove(*(other for other in others if other != checkpoint))
 
     def note(row: Row) -> None:
         journal.add({"kind": "epoch", "task": task.name, **row})
 
     learner.learn(task, config.recipe_for(number), checkpoint=checkpoint, on_epoch=note)
     learner.save(folder / "model")
-    shutil.rmtree(checkpoint, ignore_errors=True)
+    disk.remove(checkpoint)
 
 
 def _mend(learner: Learner, tasks: Sequence[Task], journal: Journal) -> None:
@@ -241,7 +238,7 @@ def measure(out: str | os.PathLike[str]) -> dict[str, Any]:
         if not is_measured(result):
             learner = learner_in(folder / "model", Config.from_json(result["config"]))
             _measure_costs(learner, result, learner.example)
-            store.write_whole(folder / "result.json", json.dumps(result, indent=1).encode())
+            disk.write_file(folder / "result.json", json.dumps(result, indent=1).encode())
     return result
 
 
