@@ -258,7 +258,7 @@ def test_a_crash_before_any_write_to_the_disk_changes_nothing_of_the_result(name
     assert crashes >= 5
     assert timeless(json.loads((tmp_path / "crashed" / "result.json").read_text())) == timeless(undisturbed)
     assert lines(tmp_path / "crashed") == rows
-    left = [path.name for path in (tmp_path / "crashed").rglob("*") if path.name.endswith(run.store.TEMPORARY)]
+    left = [path.name for path in (tmp_path / "crashed").rglob("*") if path.name.endswith(run.disk.TEMPORARY)]
     assert not left
     assert not (tmp_path / "crashed" / "checkpoints").exists()
 

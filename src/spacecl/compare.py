@@ -154,8 +154,11 @@ def plan(given: Mapping[str, Any], arms: Arms, seeds: Sequence[int], out: Path, 
                 )
     for folder, settings in configs.items():
         disk.make_folder(folder)
-        if not (folder / "config.json").exists():
-            disk.write_file(folder / "config.json", json.dumps(settings.to_json(), indent=1).encode())
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(ConfigError):  # a process at work there will fail this run alone, not the comparison
+                stack.enter_context(alone(folder))
+            if not (folder / "config.json").exists():
+                disk.write_file(folder / "config.json", json.dumps(settings.to_json(), indent=1).encode())
     return list(configs)
 
 

@@ -34,8 +34,7 @@ def alone(folder: Path) -> Iterator[None]:
     """One process at a time; a killed one leaves nothing that would keep others out."""
     busy = ConfigError(f"Another process is at work in {folder}. Wait for it, or give another folder with --out.")
     with store.lock_folder(folder, 0, busy):
-        # Without config.json: spacecl compare writes it before a run holds the lock.
-        disk.remove_leftovers(folder, "tasks.json", "environment.json", "result.json", "checkpoints")
+        disk.remove_leftovers(folder, "*")
         yield
 
 

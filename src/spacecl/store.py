@@ -76,11 +76,11 @@ def lock_folder(folder: Path, seconds: float, busy: SpaceError) -> Iterator[None
     """
     disk.make_folder(folder)
     lock = filelock.FileLock(folder / LOCK, timeout=seconds, poll_interval=0.02)
-    try:
-        with disk.explain(folder / LOCK):
+    with disk.explain(folder / LOCK):
+        try:
             lock.acquire()
-    except filelock.Timeout:
-        raise busy from None
+        except filelock.Timeout:
+            raise busy from None
     try:
         yield
     finally:

@@ -39,6 +39,7 @@ def decoded(name: str, files: Sequence[Path], decode: Callable[[], Decoded]) -> 
     try:
         disk.make_folder(folder.parent)
         with FileLock(folder.parent / f".{name}.lock"):
+            disk.remove_leftovers(folder.parent, folder.name)
             found = _cached(folder)
             if found is None:
                 _fill(folder, decode())
