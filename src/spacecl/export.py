@@ -211,7 +211,7 @@ def _quantised(data: bytes, inputs: np.ndarray) -> bytes:
 
     with tempfile.TemporaryDirectory() as folder, _quiet():
         plain, small = Path(folder) / "plain.onnx", Path(folder) / "small.onnx"
-        plain.write_bytes(data)
+        disk.write_file(plain, data)
         kinds = {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QInt8}
         try:
             quantize_static(str(plain), str(small), Reader(), quant_format=QuantFormat.QDQ, per_channel=True, **kinds)

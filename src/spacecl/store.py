@@ -114,6 +114,8 @@ def _read_version(
         for name, entry in content["files"].items():
             try:
                 files[name] = _read(Path(folder) / entry["file"], entry, name)
+            except FileNotFoundError:  # removed between two looks at it
+                problems[name] = StoreError(f"{Path(folder) / entry['file']} ({name}) is missing. Restore it from a copy.")
             except StoreError as error:
                 problems[name] = error
         before = content

@@ -46,7 +46,7 @@ def decoded(name: str, files: Sequence[Path], decode: Callable[[], Decoded]) -> 
                 found = _cached(folder)
     except (StoreError, PermissionError) as error:
         raise ConfigError(
-            f"The cache {folder.parent} cannot be used: {error}. Name another folder with SPACECL_CACHE."
+            f"The cache {folder.parent} cannot be used: {str(error).rstrip('.')}. Name another folder with SPACECL_CACHE."
         ) from error
     if found is None:
         raise DataError(f"{folder} cannot be read back right after it was written. Name another folder with SPACECL_CACHE.")

@@ -99,7 +99,8 @@ def fetch(name: str, into: Path, progress: bool | None = None) -> Path:
                     f"{'its content' if part.unpack else 'it'} into {into / part.into}."
                 ) from error
             if part.unpack:
-                _unpack(Path(file), target)
+                with disk.explain(target):
+                    _unpack(Path(file), target)
         disk.make_folder(final.parent)
         disk.replace_folder(staging / dataset.folders[0], final)
         disk.remove(staging)
