@@ -45,7 +45,7 @@ def leftovers(folder):
 
 
 def test_a_power_cut_leaves_the_old_version_or_the_new_one():
-    outcome = power.run(10, seed=0)
+    outcome = power.run(25, seed=0)
     assert not outcome.failures
     kinds = {kind for kind, _ in outcome.counts}
     assert kinds == {
@@ -323,6 +323,26 @@ def test_threads_that_save_to_one_folder_take_turns(tmp_path):
     assert number_in(tmp_path) in range(6)
     assert len(list(tmp_path.glob("*.safetensors"))) == 2
     assert not leftovers(tmp_path)
+
+
+def test_threads_that_write_one_file_without_a_lock_do_not_disturb_each_other(tmp_path):
+    file, problems = tmp_path / "result.json", []
+
+    def write(number):
+        try:
+            for _ in range(20):
+                disk.write_file(file, bytes([number]) * 5000)
+        except StoreError as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not problems
+    assert len(set(file.read_bytes())) == 1
+    assert os.listdir(tmp_path) == ["result.json"]
 
 
 def test_a_reader_that_is_overtaken_by_a_save_reads_the_new_version(tmp_path, monkeypatch):

@@ -511,6 +511,7 @@ def _folder_scenario() -> Scenario:
     counts = [check_whole(task, example) for task in tasks]
 
     def start(folder: Path) -> None:
+        disk.make_folder(folder / "run")
         with alone(folder / "run"):
             compare(folder / "run", config)
             begin(folder / "run", config, _learner(config, folder / "run", example, counts[0]["classes"]), tasks, counts)

@@ -154,8 +154,11 @@ def replace_folder(source: Path, target: Path) -> None:
         system.sync_folder(target.parent)
 
 
-def remove(*paths: Path) -> None:
-    """Remove files, and folders with all that they hold, each in one step; what is not there is no error."""
+def remove(*paths: Path, sync_name: bool = True) -> None:
+    """Remove files, and folders with all that they hold, each in one step; what is not there is no error.
+
+    With `sync_name=False` a power cut may bring files back.
+    """
     doomed: list[Path] = []
     for path in paths:
         with explain(path, "removed"), suppress(FileNotFoundError):
@@ -165,7 +168,7 @@ def remove(*paths: Path) -> None:
                 system.rename(path, temporary := _temporary(path))
                 doomed.append(temporary)
     for parent in dict.fromkeys(path.parent for path in paths):
-        if parent.is_dir():
+        if sync_name and parent.is_dir():
             sync_folder(parent)
     for folder in doomed:
         with suppress(OSError):  # it is gone for everyone; what is left of it can be removed later
@@ -173,7 +176,10 @@ def remove(*paths: Path) -> None:
 
 
 def remove_leftovers(folder: Path, *names: str) -> None:
-    """Remove what killed processes left of their writes to these names. Only for the one who holds the folder's lock."""
+    """Remove what killed processes left of their writes to these names, which may be patterns.
+
+    Only for the one who holds the folder's lock, and for names that nobody writes without it.
+    """
     for name in names:
         for left in folder.glob(f".{name}.*{TEMPORARY}"):
             with suppress(OSError):

@@ -34,7 +34,7 @@ def alone(folder: Path) -> Iterator[None]:
     """One process at a time; a killed one leaves nothing that would keep others out."""
     busy = ConfigError(f"Another process is at work in {folder}. Wait for it, or give another folder with --out.")
     with store.lock_folder(folder, 0, busy):
-        disk.remove_leftovers(folder, "*")
+        disk.remove_leftovers(folder, "config.json", "tasks.json", "environment.json", "result.json", "checkpoints")
         yield
 
 

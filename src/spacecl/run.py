@@ -49,6 +49,7 @@ def run(
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is a file. Give a folder with --out.")
+    disk.make_folder(folder)
     with alone(folder):
         compare(folder, config)
         board = Board(folder / "tensorboard") if tensorboard else None

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,6 +25,7 @@ from .errors import SpaceError, StoreError
 
 FORMAT = 2
 MANIFEST = "spacecl.json"
+TENSORS = f"{'[0-9a-f]' * 32}.safetensors"  # a pattern for the names of files
 LOCK = ".lock"  # stays in the folder, empty: to remove it would let two processes hold two locks of one name
 WAIT = 30.0  # seconds that a save waits for another one
 ATTEMPTS = 20  # at reading a folder that is saved anew all the time
@@ -35,15 +35,16 @@ def save(folder: str | os.PathLike[str], body: Mapping[str, Any], files: Mapping
     """Write named sets of tensors and a JSON body as the new content of a folder."""
     path = Path(folder)
     busy = StoreError(f"Another process has been saving to {path} for {WAIT:.0f} seconds. Save again later, or elsewhere.")
+    disk.make_folder(path)
     with lock_folder(path, WAIT, busy):
-        disk.remove_leftovers(path, "*")
+        disk.remove_leftovers(path, MANIFEST, TENSORS)
         listed = _write_tensors(path, files)
         content = {"format": FORMAT, **body, "files": listed}
         text = json.dumps({"sha256": _checksum(content), "content": content}, indent=1)
         disk.write_file(path / MANIFEST, text.encode())
         used = {entry["file"] for entry in listed.values()}
-        ours = [file for file in path.glob("*.safetensors") if re.fullmatch(r"[0-9a-f]{32}", file.stem)]
-        disk.remove(*(file for file in ours if file.name not in used))  # of the version before, or of a save that was killed
+        old = (file for file in path.glob(TENSORS) if file.name not in used)  # or of a save that was killed
+        disk.remove(*old, sync_name=False)
 
 
 def _write_tensors(path: Path, files: Mapping[str, Mapping[str, Tensor]]) -> dict[str, dict[str, Any]]:
@@ -70,11 +71,10 @@ def _write_tensors(path: Path, files: Mapping[str, Mapping[str, Tensor]]) -> dic
 
 @contextmanager
 def lock_folder(folder: Path, seconds: float, busy: SpaceError) -> Iterator[None]:
-    """Make a folder and be the only process, and thread, that writes to it; raise `busy` if another one does not end.
+    """Be the only process, and thread, that writes to a folder; raise `busy` if another one has not ended in time.
 
     A process that is killed leaves nothing that would keep others out.
     """
-    disk.make_folder(folder)
     lock = filelock.FileLock(folder / LOCK, timeout=seconds, poll_interval=0.02)
     with disk.explain(folder / LOCK):
         try:
