@@ -87,8 +87,10 @@ def write_file(file: Path, data: bytes | Callable[[io.RawIOBase], object], *, sy
     with explain(file):
         try:
             with _descriptor(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
-                stream = _Stream(descriptor)
-                stream.write(data) if isinstance(data, bytes) else data(stream)
+                if isinstance(data, bytes):
+                    _Stream(descriptor).write(data)
+                else:
+                    data(_Stream(descriptor))
                 system.sync(descriptor)
             system.rename(temporary, file)
         except BaseException:
@@ -145,9 +147,10 @@ def replace_folder(source: Path, target: Path) -> None:
     """
     with explain(target):
         for top, _, files in os.walk(source):
-            for name in files:
-                with _descriptor(Path(top) / name, os.O_RDWR) as descriptor:
-                    system.sync(descriptor)
+            for file in (Path(top) / name for name in files):
+                if file.is_file():  # and no link that leads nowhere
+                    with _descriptor(file, os.O_RDWR if os.name == "nt" else os.O_RDONLY) as descriptor:
+                        system.sync(descriptor)
             system.sync_folder(Path(top))
         remove(target)
         system.rename(source, target)
@@ -183,7 +186,7 @@ def remove_leftovers(folder: Path, *names: str) -> None:
     for name in names:
         for left in folder.glob(f".{name}.*{TEMPORARY}"):
             with suppress(OSError):
-                _remove_tree(left) if left.is_dir() else system.unlink(left)
+                _remove_tree(left)
 
 
 def sync_folder(folder: Path) -> None:
@@ -235,7 +238,10 @@ def _temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.{uuid.uuid4().hex[:16]}{TEMPORARY}")
 
 
-def _remove_tree(folder: Path) -> None:
-    for path in folder.iterdir():
-        _remove_tree(path) if path.is_dir() and not path.is_symlink() else system.unlink(path)
-    system.remove_folder(folder)
+def _remove_tree(path: Path) -> None:
+    if path.is_symlink() or not path.is_dir():
+        system.unlink(path)
+        return
+    for inner in path.iterdir():
+        _remove_tree(inner)
+    system.remove_folder(path)

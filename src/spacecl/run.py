@@ -54,7 +54,8 @@ def run(
         compare(folder, config)
         board = Board(folder / "tensorboard") if tensorboard else None
         if (folder / "result.json").exists():
-            Journal(folder / "metrics.jsonl", board)
+            if board is not None:
+                Journal(folder / "metrics.jsonl", board)
             disk.remove(folder / "checkpoints")
             say(f"{folder} is finished already.")
             return json.loads((folder / "result.json").read_text())
