@@ -430,9 +430,8 @@ def test_any_other_damage_to_a_journal_is_reported_by_line_and_nothing_is_overwr
         assert file.read_bytes() == lines
 
 
-def test_rows_of_older_and_newer_versions_are_read(tmp_path):
-    file = tmp_path / "metrics.jsonl"
-    rows = [{"kind": "test", "after": 1, "accuracy": {"a": 1.0}, "size": 0.5}, {**EPOCH, "epoch": 1, "memory": [1, 2]}]
+def test_rows_of_newer_versions_may_say_more(tmp_path):
+    file, rows = tmp_path / "metrics.jsonl", [{**row, "memory": [1, 2]} for row in ROWS]
     file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     assert Journal(file).rows == rows
 
@@ -448,3 +447,6 @@ def test_commands_report_a_damaged_journal_and_leave_it_alone(digits_run, tmp_pa
         assert main(command) == 1
         assert f"{file}, line 1, is damaged" in capsys.readouterr().err
         assert file.read_bytes() == before
+    file.write_bytes((digits_run / "metrics.jsonl").read_bytes().replace(b'{"digits-1": ', b'{"digits-7": '))
+    assert main(["run", "--resume", "--out", str(run), "--quiet", "--no-measure"]) == 1
+    assert "the test after task 1 is of digits-7, but the first tasks are digits-1" in capsys.readouterr().err

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
 from . import disk
 from .errors import ConfigError, StoreError
@@ -40,7 +40,7 @@ class TestRow(TypedDict):
     after: Annotated[int, Field(ge=1)]
     accuracy: Annotated[dict[str, float], Field(min_length=1)]
     size: float
-    seconds: NotRequired[float]
+    seconds: float
 
 
 _ROW: TypeAdapter[EpochRow | TestRow] = TypeAdapter(Annotated[EpochRow | TestRow, Field(discriminator="kind")])

@@ -102,6 +102,7 @@ def _learn(learner: Learner, task: Task, number: int, config: Config, folder: Pa
 
 def _mend(learner: Learner, tasks: Sequence[Task], journal: Journal) -> None:
     """Tell again what a crash kept from being written down: epochs, and tests as far as they can still be made."""
+    _check_tests(journal, [task.name for task in tasks])
     for name, record in learner.records.items():
         for row in record.history:
             journal.add({"kind": "epoch", "task": name, **row})
@@ -113,6 +114,17 @@ def _mend(learner: Learner, tasks: Sequence[Task], journal: Journal) -> None:
     for after in lost:
         _test(learner, tasks[:after], list(learner.records.values())[after - 1].size, journal)
     _measure(learner, tasks, journal)
+
+
+def _check_tests(journal: Journal, names: Sequence[str]) -> None:
+    """Every test must be of the run's own tasks, in their order."""
+    for row in journal.rows:
+        if row["kind"] == "test" and list(row["accuracy"]) != list(names[: row["after"]]):
+            raise StoreError(
+                f"{journal.file} is damaged: the test after task {row['after']} is of {', '.join(row['accuracy'])}, "
+                f"but the first tasks are {', '.join(names[: row['after']])}. "
+                "Restore the file from a copy. Without one, delete that line: tests that can be made again will be."
+            )
 
 
 def _measure(learner: Learner, tasks: Sequence[Task], journal: Journal) -> None:
