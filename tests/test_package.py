@@ -17,6 +17,7 @@ SOURCE = ROOT / "src" / "spacecl"
 # From the bottom of the house to the top: a room imports only from rooms before it.
 ROOMS = [
     "errors",
+    "disk",
     "documents",
     "rules",
     "seeds",

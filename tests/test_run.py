@@ -260,7 +260,7 @@ def test_a_crash_before_any_write_to_the_disk_changes_nothing_of_the_result(name
     assert crashes >= 5
     assert timeless(json.loads((tmp_path / "crashed" / "result.json").read_text())) == timeless(undisturbed)
     assert lines(tmp_path / "crashed") == rows
-    left = [path.name for path in (tmp_path / "crashed").rglob("*") if path.name.endswith(run.store.TEMPORARY)]
+    left = [path.name for path in (tmp_path / "crashed").rglob("*") if path.name.endswith(run.disk.TEMPORARY)]
     assert not left
     assert not (tmp_path / "crashed" / "checkpoints").exists()
 
@@ -349,7 +349,10 @@ def test_a_checkpoint_of_other_work_is_refused_and_says_what_differs(tmp_path):
 
 
 def test_a_line_that_a_crash_cut_is_dropped_and_rows_are_written_once(tmp_path):
-    file, rows = tmp_path / "metrics.jsonl", [{"kind": "test", "after": n, "accuracy": {}, "size": 0.5} for n in (1, 2)]
+    file, rows = (
+        tmp_path / "metrics.jsonl",
+        [{"kind": "test", "after": n, "accuracy": {"a": 0.5}, "size": 0.5, "seconds": 1.0} for n in (1, 2)],
+    )
     file.write_text(json.dumps(rows[0]) + "\n" + json.dumps(rows[1])[:20])
     journal = Journal(file)
     assert journal.rows == [rows[0]]

@@ -20,6 +20,7 @@ PARTS = {  # module -> (cases in full, what they are)
     "kills": (1_000, "runs of all methods killed at a random moment and resumed"),
     "files": (10_000, "damaged files of every kind that is read"),
     "power": (0, "power cuts after every prefix of every sequence of file operations (0: all of them)"),
+    "writers": (300, "rounds of several processes that save to one folder while others read it"),
     "requests": (10_000, "hostile requests beside good ones"),
     "calls": (1_000, "odd calls of the public functions"),
     "clients": (100, "clients at a time, for 60 s"),

@@ -21,8 +21,8 @@ def verify(run: Opened, measure: bool = False, data: str | os.PathLike[str] | No
 
     Nothing is raised for a task that is not as it was: `ok` says whether all are, and `problem` why one is not.
     """
-    body, files = store.read_manifest(run.model, SavedLearner)
-    broken = store.damaged(run.model, files)
+    body, _, problems = store.read_version(run.model, SavedLearner)
+    broken = {name: str(problem) for name, problem in problems.items()}
     recorded, tasks = run.recorded(), []
     learner = None if broken else run.learner(verify=False)
     digests = {} if learner is None else learner.digests()
@@ -31,20 +31,20 @@ def verify(run: Opened, measure: bool = False, data: str | os.PathLike[str] | No
         name, said = record.name, recorded.get(record.name, {})
         digest = digests.get(name)
         entry: Found = {"task": name, "committed": record.digest, "digest": digest, "problem": None}
-        problems = [broken[key] for key in ("core", f"task {number}") if key in broken]
-        if broken and not problems:
-            problems = ["not checked, for the learner cannot be loaded while other files are damaged"]
+        wrong = [broken[key] for key in ("core", f"task {number}") if key in broken]
+        if broken and not wrong:
+            wrong = ["not checked, for the learner cannot be loaded while other files are damaged"]
         if digest is not None and digest != record.digest:
-            problems.append("its bytes are not those of its commit")
+            wrong.append("its bytes are not those of its commit")
         if said.get("digest") not in (None, record.digest):
-            problems.append("result.json has the digest of another network")
+            wrong.append("result.json has the digest of another network")
         if measure and learner is not None:
             if name not in streams or "accuracy" not in said:
                 raise StoreError(f"Task {name!r}: {run.folder} has {'no data' if name not in streams else 'no record'} of it.")
             entry |= {"accuracy": learner.evaluate(streams[name].test, name), "recorded": said["accuracy"]}  # type: ignore[arg-type]
             if not abs(entry["accuracy"] - entry["recorded"]) <= tolerance:
-                problems.append(f"its accuracy is {entry['accuracy']:.4%}, but was {entry['recorded']:.4%}")
-        entry["problem"] = "; ".join(problems) or None
+                wrong.append(f"its accuracy is {entry['accuracy']:.4%}, but was {entry['recorded']:.4%}")
+        entry["problem"] = "; ".join(wrong) or None
         tasks.append(entry)
     lost = [
         f"{name}: in the run's record, but not in the learner" for name in recorded if name not in {t["task"] for t in tasks}

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import config, store
+from . import config, disk
 from .benchmarks.presets import ABLATIONS, PUBLISHED
 from .config import Config
 from .errors import ConfigError
@@ -155,9 +155,12 @@ def plan(given: Mapping[str, Any], arms: Arms, seeds: Sequence[int], out: Path, 
                     f"finish what is there: spacecl compare --resume --out {shlex.quote(str(out))}"
                 )
     for folder, settings in configs.items():
-        folder.mkdir(parents=True, exist_ok=True)
-        if not (folder / "config.json").exists():
-            store.write_whole(folder / "config.json", json.dumps(settings.to_json(), indent=1).encode())
+        disk.make_folder(folder)
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(ConfigError):  # a process at work there will fail this run alone, not the comparison
+                stack.enter_context(alone(folder))
+            if not (folder / "config.json").exists():
+                disk.write_file(folder / "config.json", json.dumps(settings.to_json(), indent=1).encode())
     return list(configs)
 
 
@@ -276,7 +279,7 @@ def execute(cell: Cell) -> tuple[Cell, Outcome]:
     environment = {**os.environ, **cell.variables, "OMP_NUM_THREADS": str(cell.threads), "PYTHONUNBUFFERED": "1"}
     where = socket.gethostname()
     log = Path(cell.folder) / "log.txt"
-    log.parent.mkdir(parents=True, exist_ok=True)
+    disk.make_folder(log.parent)
     with log.open("ab") as stream:
         began = stream.tell()
         with _starting:  # so that none begins after the others have been ended

@@ -40,14 +40,7 @@ FileName = Annotated[str, AfterValidator(_is_plain)]
 
 
 def read_bytes(file: str | os.PathLike[str], most: int, remedy: str = RESTORE) -> bytes:
-    """The content of a regular file of at most `most` bytes; links, pipes and devices are refused, whatever they hold.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = Path(folder, "x").write_bytes(b"abc")
-    ...     read_bytes(Path(folder, "x"), 3)
-    b'abc'
-    """
+    """The content of a regular file of at most `most` bytes; links, pipes and devices are refused, whatever they hold."""
     path = Path(file)
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:

@@ -23,7 +23,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from . import store
+from . import disk
 from .blueprint import inputs_like, tensors_of
 from .errors import ConfigError, DataError, SpaceError
 from .folding import folded
@@ -79,14 +79,14 @@ def export(
     data = _WRITERS[kind](network, probe, expected, about)
     if int8 is not None:
         data = _quantised(data, int8.numpy())
-    path.parent.mkdir(parents=True, exist_ok=True)
-    store.write_whole(path, data)
+    disk.make_folder(path.parent)
+    disk.write_file(path, data)
     about |= {"file": path.name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     if kind == "safetensors":
         layers = {name: repr(layer) for name, layer in network.named_modules() if name and not [*layer.children()]}
         tensors = {name: list(tensor.shape) for name, tensor in tensors_of(network).items()}
         text = json.dumps(about | {"layers": layers, "tensors": tensors}, indent=1)
-        store.write_whole(path.with_suffix(".json"), text.encode())
+        disk.write_file(path.with_suffix(".json"), text.encode())
     return about
 
 
@@ -112,7 +112,7 @@ def file_names(tasks: Sequence[str], format: str) -> dict[str, str]:
 def write_index(folder: Path, entries: Sequence[About]) -> Path:
     """A file that lists what is exported in a folder."""
     file = folder / "index.json"
-    store.write_whole(file, json.dumps({"tasks": list(entries)}, indent=1).encode())
+    disk.write_file(file, json.dumps({"tasks": list(entries)}, indent=1).encode())
     return file
 
 
@@ -211,7 +211,7 @@ def _quantised(data: bytes, inputs: np.ndarray) -> bytes:
 
     with tempfile.TemporaryDirectory() as folder, _quiet():
         plain, small = Path(folder) / "plain.onnx", Path(folder) / "small.onnx"
-        plain.write_bytes(data)
+        disk.write_file(plain, data)
         kinds = {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QInt8}
         try:
             quantize_static(str(plain), str(small), Reader(), quant_format=QuantFormat.QDQ, per_channel=True, **kinds)

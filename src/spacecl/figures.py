@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from . import disk
 from .errors import ConfigError
 
 # Colours for light and for dark pages; in a page's SVG they are variables, so that one drawing serves both.
@@ -125,8 +126,10 @@ def save(figure: Figure, folder: Path) -> list[Path]:
             canvas.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=keys, frameon=False)
         canvas.suptitle(figure.title)
         files = [folder / f"{figure.name}.svg", folder / f"{figure.name}.png"]
-        files[0].write_text(ET.tostring(_as_svg(canvas, tips), encoding="unicode"))
-        canvas.savefig(files[1], dpi=150, facecolor="white")
+        disk.write_file(files[0], ET.tostring(_as_svg(canvas, tips), encoding="unicode").encode())
+        picture = io.BytesIO()
+        canvas.savefig(picture, dpi=150, facecolor="white")
+        disk.write_file(files[1], picture.getvalue())
     return files
 
 

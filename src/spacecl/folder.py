@@ -13,13 +13,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import filelock
 import torch
 from pydantic import with_config
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from . import __version__, store
+from . import __version__, disk, store
 from .benchmarks.streams import stream
 from .config import Config, differences
 from .costs import machine
@@ -49,11 +48,10 @@ class TaskFacts(TypedDict):
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
     """One process at a time; a killed one leaves nothing that would keep others out."""
-    try:
-        with filelock.FileLock(folder / ".lock", timeout=0):
-            yield
-    except filelock.Timeout:
-        raise ConfigError(f"Another process is at work in {folder}. Wait for it, or give another folder with --out.") from None
+    busy = ConfigError(f"Another process is at work in {folder}. Wait for it, or give another folder with --out.")
+    with store.lock_folder(folder, 0, busy):
+        disk.remove_leftovers(folder, "config.json", "tasks.json", "environment.json", "result.json", "checkpoints")
+        yield
 
 
 def compare(folder: Path, config: Config) -> None:
@@ -106,8 +104,8 @@ def begin(folder: Path, config: Config, learner: Learner, tasks: Sequence[Task],
                 "Give another folder with --out, or the data that it had."
             )
     else:
-        store.write_whole(folder / "tasks.json", json.dumps(found, indent=1).encode())
-        store.write_whole(folder / "config.json", json.dumps(config.to_json(), indent=1).encode())
+        disk.write_file(folder / "tasks.json", json.dumps(found, indent=1).encode())
+        disk.write_file(folder / "config.json", json.dumps(config.to_json(), indent=1).encode())
     _note_start(folder, learner)
 
 
@@ -127,7 +125,7 @@ def _note_start(folder: Path, learner: Learner) -> None:
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     start: dict[str, Any] = {"time": now, "spacecl": __version__, "python": platform.python_version(), "packages": packages}
     start["machine"] = machine(device)
-    store.write_whole(file, json.dumps([*starts, start | {"device": str(device)}], indent=1).encode())
+    disk.write_file(file, json.dumps([*starts, start | {"device": str(device)}], indent=1).encode())
 
 
 def interrupted(out: object) -> str:

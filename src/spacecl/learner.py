@@ -472,7 +472,10 @@ class Learner:
     # -- keeping --------------------------------------------------------------------------------------------------
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the learner into a folder: JSON and safetensors, whole or not at all."""
+        """Write the learner into a folder: JSON and safetensors, whole or not at all.
+
+        A second process that saves to the same folder waits for the first, at most 30 seconds; then it raises StoreError.
+        """
         body, files = written(self._core, self._records.values())
         method = {"name": type(self._method).__name__, "options": asdict(self._method)}  # type: ignore[call-overload]
         if self.fabric.is_global_zero:

@@ -11,7 +11,7 @@ from . import store
 from .config import Config, built
 from .errors import ConfigError
 from .folder import learner_in, refuse_code, tasks_of
-from .journal import whole_rows
+from .journal import read_rows
 from .learner import Learner
 from .result import read_result
 from .seeds import seeded
@@ -67,7 +67,7 @@ class Opened:
         if self.config is not None and (self.folder / "result.json").exists():
             listed = read_result(self.folder / "result.json")["tasks"]
             return {task["name"]: {"accuracy": task["accuracy"], "digest": task["digest"]} for task in listed}
-        rows = [row for row in whole_rows(self.folder / "metrics.jsonl")[0] if row["kind"] == "test"]
+        rows = [row for row in read_rows(self.folder / "metrics.jsonl")[0] if row["kind"] == "test"]
         return {name: {"accuracy": accuracy} for name, accuracy in (rows[-1]["accuracy"] if rows else {}).items()}
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from . import store
+from . import disk
 from .figures import Figure, Panel, Series, check_installed, save
 from .page import Section, page
 from .summary import BATCH, Arm, Result, energy, how_known, judged, numbers, relative_energy, remarks, table, title
@@ -20,7 +20,7 @@ def write(folder: str | os.PathLike[str], arms: Sequence[Arm], left: Sequence[st
     check_installed()
     top = Path(folder)
     files = top / "report"
-    files.mkdir(parents=True, exist_ok=True)
+    disk.make_folder(files)
     sections = compose(arms, left)
     written = {file for section in sections for figure in section.figures for file in save(figure, files)}
     for section in sections:
@@ -30,12 +30,11 @@ def write(folder: str | os.PathLike[str], arms: Sequence[Arm], left: Sequence[st
                 ("md", _as_markdown(titles, rows)),
                 ("csv", _as_csv(*(plain(arms) if plain is not None else (titles, rows)))),
             ):
-                store.write_whole(files / f"{name}.{ending}", text.encode())
+                disk.write_file(files / f"{name}.{ending}", text.encode())
                 written.add(files / f"{name}.{ending}")
-    for file in files.iterdir():  # of arms that are no more
-        if file.suffix in (".svg", ".png", ".csv", ".md") and file not in written:
-            file.unlink()
-    store.write_whole(top / "report.html", page(title(arms), sections).encode())
+    ours = (file for file in files.iterdir() if file.suffix in (".svg", ".png", ".csv", ".md"))
+    disk.remove(*(file for file in ours if file not in written))  # of arms that are no more
+    disk.write_file(top / "report.html", page(title(arms), sections).encode())
     return top / "report.html"
 
 

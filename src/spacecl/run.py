@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from . import __version__, store
+from . import __version__, disk, store
 from .checkpoint import Epoch
 from .config import Config
 from .costs import Cost, counted, measured, multiply_adds
@@ -51,13 +50,14 @@ def run(
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is a file. Give a folder with --out.")
-    folder.mkdir(parents=True, exist_ok=True)
+    disk.make_folder(folder)
     with alone(folder):
         compare(folder, config)
         board = Board(folder / "tensorboard") if tensorboard else None
         if (folder / "result.json").exists():
-            Journal(folder / "metrics.jsonl", board)
-            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+            if board is not None:
+                Journal(folder / "metrics.jsonl", board)
+            disk.remove(folder / "checkpoints")
             say(f"{folder} is finished already.")
             return read_result(folder / "result.json")  # type: ignore[return-value]
         with seeded(config.seed):
@@ -80,30 +80,30 @@ def run(
                 _measure(learner, tasks, journal)
             say(_line(number, len(tasks), learner, task.name, journal))
         result = _result(config, learner, tasks, counts, example, journal)
-        store.write_whole(folder / "result.json", json.dumps(result, indent=1).encode())
-        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+        disk.write_file(folder / "result.json", json.dumps(result, indent=1).encode())
+        disk.remove(folder / "checkpoints")
         if measure:
             _measure_costs(learner, result, example)
-            store.write_whole(folder / "result.json", json.dumps(result, indent=1).encode())
+            disk.write_file(folder / "result.json", json.dumps(result, indent=1).encode())
         return result
 
 
 def _learn(learner: Learner, task: Task, number: int, config: Config, folder: Path, journal: Journal) -> None:
     checkpoint = folder / "checkpoints" / str(number)
-    for other in (folder / "checkpoints").glob("*"):  # of tasks that were saved just before a crash
-        if other != checkpoint:
-            shutil.rmtree(other, ignore_errors=True)
+    others = (folder / "checkpoints").glob("*")  # of tasks that were saved just before a crash
+    disk.remove(*(other for other in others if other != checkpoint))
 
     def note(row: Epoch) -> None:
         journal.add({"kind": "epoch", "task": task.name, **row})
 
     learner.learn(task, config.recipe_for(number), checkpoint=checkpoint, on_epoch=note)
     learner.save(folder / "model")
-    shutil.rmtree(checkpoint, ignore_errors=True)
+    disk.remove(checkpoint)
 
 
 def _mend(learner: Learner, tasks: Sequence[Task], journal: Journal) -> None:
     """Tell again what a crash kept from being written down: epochs, and tests as far as they can still be made."""
+    _check_tests(journal, [task.name for task in tasks])
     for name, record in learner.records.items():
         for row in record.history:
             journal.add({"kind": "epoch", "task": name, **row})
@@ -115,6 +115,17 @@ def _mend(learner: Learner, tasks: Sequence[Task], journal: Journal) -> None:
     for after in lost:
         _test(learner, tasks[:after], list(learner.records.values())[after - 1].size, journal)
     _measure(learner, tasks, journal)
+
+
+def _check_tests(journal: Journal, names: Sequence[str]) -> None:
+    """Every test must be of the run's own tasks, in their order."""
+    for row in journal.rows:
+        if row["kind"] == "test" and list(row["accuracy"]) != list(names[: row["after"]]):
+            raise StoreError(
+                f"{journal.file} is damaged: the test after task {row['after']} is of {', '.join(row['accuracy'])}, "
+                f"but the first tasks are {', '.join(names[: row['after']])}. "
+                "Restore the file from a copy. Without one, delete that line: tests that can be made again will be."
+            )
 
 
 def _measure(learner: Learner, tasks: Sequence[Task], journal: Journal) -> None:
@@ -245,7 +256,7 @@ def measure(out: str | os.PathLike[str]) -> dict[str, Any]:
         if not is_measured(result):
             learner = learner_in(folder / "model", Config.from_json(result["config"]))
             _measure_costs(learner, result, learner.example)
-            store.write_whole(folder / "result.json", json.dumps(result, indent=1).encode())
+            disk.write_file(folder / "result.json", json.dumps(result, indent=1).encode())
     return result
 
 

@@ -1,7 +1,8 @@
 """Folders of tensors: safetensors files and one JSON manifest, written whole or not at all, never pickled.
 
 Files are named by their content and written first; the manifest that lists them is replaced last, in one step. A crash
-at any moment leaves the version before, whole.
+at any moment leaves the version before, whole. Writers take turns by a lock; readers need none, and a folder on a
+read-only disk can be loaded.
 """
 
 from __future__ import annotations
@@ -9,24 +10,30 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import filelock
 import safetensors
 import safetensors.torch
 from torch import Tensor
 
+from . import disk
 from .documents import LARGEST_DOCUMENT, RESTORE, Count, FileName, Sha256, load_json, parse_document, read_bytes
-from .errors import StoreError
+from .errors import SpaceError, StoreError
 from .graph import first_line
 
 FORMAT = 2
 MANIFEST = "spacecl.json"
-TEMPORARY = ".spacecl-tmp"
+TENSORS = f"{'[0-9a-f]' * 32}.safetensors"  # a pattern for the names of files
+LOCK = ".lock"  # stays in the folder, empty: to remove it would let two processes hold two locks of one name
+WAIT = 30.0  # seconds that a save waits for another one
+ATTEMPTS = 20  # at reading a folder that is saved anew all the time
+
 Body = TypeVar("Body")
 
 
@@ -49,40 +56,90 @@ class Listing:
 def save(folder: str | os.PathLike[str], body: Mapping[str, Any], files: Mapping[str, Mapping[str, Tensor]]) -> None:
     """Write named sets of tensors and a JSON body as the new content of a folder."""
     path = Path(folder)
-    path.mkdir(parents=True, exist_ok=True)
+    busy = StoreError(f"Another process has been saving to {path} for {WAIT:.0f} seconds. Save again later, or elsewhere.")
+    disk.make_folder(path)
+    with lock_folder(path, WAIT, busy):
+        disk.remove_leftovers(path, MANIFEST, TENSORS)
+        listed = _write_tensors(path, files)
+        content = {"format": FORMAT, **body, "files": listed}
+        text = json.dumps({"sha256": _checksum(content), "content": content}, indent=1)
+        disk.write_file(path / MANIFEST, text.encode())
+        used = {entry["file"] for entry in listed.values()}
+        old = (file for file in path.glob(TENSORS) if file.name not in used)  # or of a save that was killed
+        disk.remove(*old, sync_name=False)
+
+
+def _write_tensors(path: Path, files: Mapping[str, Mapping[str, Tensor]]) -> dict[str, dict[str, Any]]:
+    """Write one file for each set of tensors, unless it is there already; return what the manifest lists of them."""
     listed = {}
-    for name, tensors in files.items():
-        data = safetensors.torch.save({key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()})
-        digest = hashlib.sha256(data).hexdigest()
-        file = path / f"{digest[:32]}.safetensors"
-        if not file.exists() or hashlib.sha256(file.read_bytes()).hexdigest() != digest:
-            write_whole(file, data, named=False)
-        listed[name] = {"file": file.name, "bytes": len(data), "sha256": digest}
-    on_disk(path)
-    content = {"format": FORMAT, **body, "files": listed}
-    text = json.dumps({"sha256": _checksum(content), "content": content}, indent=1)
-    write_whole(path / MANIFEST, text.encode())
-    used = {entry["file"] for entry in listed.values()}
-    for file in path.glob("*.safetensors"):  # of the version before, or left by a save that was killed
-        if file.name not in used and re.fullmatch(r"[0-9a-f]{32}", file.stem):
-            file.unlink(missing_ok=True)
+    new: list[Path] = []
+    try:
+        for name, tensors in files.items():
+            data = safetensors.torch.save({key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()})
+            digest = hashlib.sha256(data).hexdigest()
+            file = path / f"{digest[:32]}.safetensors"
+            if not file.exists():
+                new.append(file)
+            if file in new or hashlib.sha256(file.read_bytes()).hexdigest() != digest:
+                disk.write_file(file, data, sync_name=False)
+            listed[name] = {"file": file.name, "bytes": len(data), "sha256": digest}
+        disk.sync_folder(path)
+    except BaseException:
+        with suppress(SpaceError):
+            disk.remove(*new)  # no manifest lists them, and the disk may be full
+        raise
+    return listed
+
+
+@contextmanager
+def lock_folder(folder: Path, seconds: float, busy: SpaceError) -> Iterator[None]:
+    """Be the only process, and thread, that writes to a folder; raise `busy` if another one has not ended in time.
+
+    A process that is killed leaves nothing that would keep others out.
+    """
+    lock = filelock.FileLock(folder / LOCK, timeout=seconds, poll_interval=0.02)
+    with disk.explain(folder / LOCK):
+        try:
+            lock.acquire()
+        except filelock.Timeout:
+            raise busy from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def load(folder: str | os.PathLike[str], kind: type[Body]) -> tuple[Body, dict[str, dict[str, Tensor]]]:
     """Read a folder back: the body as a value of its type, and the sets of tensors, every byte checked."""
-    body, files = read_manifest(folder, kind)
-    return body, {name: _read(Path(folder), entry, name) for name, entry in files.items()}
+    body, files, problems = read_version(folder, kind)
+    for problem in problems.values():
+        raise problem
+    return body, files
 
 
-def damaged(folder: str | os.PathLike[str], files: Mapping[str, StoredFile]) -> dict[str, str]:
-    """What is wrong with each set of tensors of a folder, in words; empty if all are as they were written."""
-    found = {}
-    for name, entry in files.items():
-        try:
-            _read(Path(folder), entry, name)
-        except StoreError as error:
-            found[name] = str(error)
-    return found
+def read_version(
+    folder: str | os.PathLike[str], kind: type[Body]
+) -> tuple[Body, dict[str, dict[str, Tensor]], dict[str, StoreError]]:
+    """The body of a folder, the sets of tensors that its manifest lists, and what is wrong with those that cannot be read.
+
+    Files are missing, too, when another process has saved a new version since the manifest was read: then the new one
+    is read.
+    """
+    body, listed = read_manifest(folder, kind)
+    for _ in range(ATTEMPTS):
+        files, problems = {}, {}
+        for name, entry in listed.items():
+            try:
+                files[name] = _read(Path(folder), entry, name)
+            except StoreError as error:
+                problems[name] = error
+        before = listed
+        if not problems:
+            return body, files, problems
+        body, listed = read_manifest(folder, kind)
+        if listed == before:
+            return body, files, problems
+    raise StoreError(f"{folder} is saved anew faster than it can be read. Read it again when fewer processes save to it.")
 
 
 def read_manifest(folder: str | os.PathLike[str], kind: type[Body]) -> tuple[Body, dict[str, StoredFile]]:
@@ -94,7 +151,11 @@ def read_manifest(folder: str | os.PathLike[str], kind: type[Body]) -> tuple[Bod
     if not isinstance(document, dict) or not isinstance(document.get("content"), dict):
         raise StoreError(f"{manifest} is damaged or truncated: it is not what spacecl writes. {RESTORE}")
     content = document["content"]
-    if document.get("sha256") != _checksum(content):
+    try:
+        checksum = _checksum(content)
+    except RecursionError:
+        raise StoreError(f"{manifest} is damaged: it is nested deeper than anything that spacecl writes. {RESTORE}") from None
+    if document.get("sha256") != checksum:
         raise StoreError(f"{manifest} was changed after it was written: its checksum does not match. {RESTORE}")
     if content.get("format") != FORMAT:
         raise StoreError(f"{manifest} has format {content.get('format')!r}; this version of spacecl reads format {FORMAT}.")
@@ -121,35 +182,4 @@ def _read(folder: Path, entry: StoredFile, name: str) -> dict[str, Tensor]:
 
 
 def _checksum(content: Mapping[str, Any]) -> str:
-    try:
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-    except RecursionError:
-        return ""  # nested deeper than anything that was ever written
-
-
-def write_whole(file: Path, data: bytes, named: bool = True) -> None:
-    """Write a file under another name, make sure that it is on the disk, and put it in place in one step.
-
-    Without `named`, the caller sees to it that the file's name is on the disk, too: once for many.
-    """
-    temporary = file.with_name(f".{file.name}.{os.getpid()}{TEMPORARY}")
-    try:
-        with open(temporary, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, file)
-    finally:
-        for left in file.parent.glob(f".{file.name}.*{TEMPORARY}"):  # this one, or one of a process that was killed
-            left.unlink(missing_ok=True)
-    if named:
-        on_disk(file.parent)
-
-
-def on_disk(folder: Path) -> None:
-    """Make sure that the names in a folder are on the disk."""
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import config, store
+from . import config, disk
 from .errors import ConfigError, TrainingError
-from .journal import Journal
+from .journal import read_rows
 from .progress import clock
 from .run import run
 
@@ -78,7 +78,7 @@ def tune(
             told = f"{row['average_accuracy']:.2%} on validation data"
         except TrainingError as error:
             row["failed"], told = str(error), f"failed. {error}"
-        epochs = [line for line in Journal(folder / name / "metrics.jsonl").rows if line["kind"] == "epoch"]
+        epochs = [line for line in read_rows(folder / name / "metrics.jsonl")[0] if line["kind"] == "epoch"]
         row |= {"epochs": len(epochs), "seconds": sum(line["seconds"] for line in epochs)}
         rows.append(row)
         say(f"{number}/{len(tried)}  {name}: {told} ({clock(row['seconds'])})")
@@ -95,7 +95,7 @@ def tune(
         "best": best["values"] if best else None,
         "budget": {"runs": len(rows), **{key: sum(row[key] for row in rows) for key in ("epochs", "seconds")}},
     }
-    store.write_whole(folder / "tune.json", json.dumps(found, indent=1).encode())
+    disk.write_file(folder / "tune.json", json.dumps(found, indent=1).encode())
     return found
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
-import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from filelock import FileLock
 
-from ..errors import ConfigError, DataError
+from .. import disk
+from ..errors import ConfigError, DataError, StoreError
 from ..images import statistics
-from ..store import write_whole
 from .formats import Decoded
 
 VERSION = 1  # of the decoded form; another number makes all be decoded anew
@@ -35,15 +37,16 @@ def decoded(name: str, files: Sequence[Path], decode: Callable[[], Decoded]) -> 
     key = hashlib.sha256(json.dumps([VERSION, name, facts]).encode()).hexdigest()[:16]
     folder = cache() / "decoded" / f"{name}-{key}"
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        disk.make_folder(folder.parent)
         with FileLock(folder.parent / f".{name}.lock"):
+            disk.remove_leftovers(folder.parent, folder.name)
             found = _cached(folder)
             if found is None:
                 _fill(folder, decode())
                 found = _cached(folder)
-    except PermissionError as error:
+    except (StoreError, PermissionError) as error:
         raise ConfigError(
-            f"The cache {folder.parent} cannot be used: {error}. Name another folder with SPACECL_CACHE."
+            f"The cache {folder.parent} cannot be used: {str(error).rstrip('.')}. Name another folder with SPACECL_CACHE."
         ) from error
     if found is None:
         raise DataError(f"{folder} cannot be read back right after it was written. Name another folder with SPACECL_CACHE.")
@@ -53,24 +56,25 @@ def decoded(name: str, files: Sequence[Path], decode: Callable[[], Decoded]) -> 
 def _fill(folder: Path, found: Decoded) -> None:
     """Write an entry beside its place and put it there when it is whole and on the disk."""
     made = folder.with_name(f".making-{folder.name}")
-    for left in (made, folder):  # by a process that was killed, or damaged since
-        shutil.rmtree(left, ignore_errors=True)
-    made.mkdir()
+    disk.remove(made)  # left by a process that was killed
+    disk.make_folder(made)
     try:
         arrays = {f"{part}-{what}.npy": array for part in ("train", "test") for what, array in zip(_KEPT, getattr(found, part))}
         for file, array in arrays.items():
-            with (made / file).open("wb") as stream:
-                np.save(stream, array)
-                stream.flush()
-                os.fsync(stream.fileno())
+            disk.write_file(made / file, partial(_write_array, array), sync_name=False)
         sizes = {file: (made / file).stat().st_size for file in arrays}
         spread = statistics(found.train[0])
         about = {"classes": found.classes, "note": found.note, "spread": spread, "sizes": sizes}
-        write_whole(made / "about.json", json.dumps(about).encode())
-        os.replace(made, folder)
+        disk.write_file(made / "about.json", json.dumps(about).encode(), sync_name=False)
+        disk.replace_folder(made, folder)
     except BaseException:
-        shutil.rmtree(made, ignore_errors=True)
+        with suppress(StoreError):
+            disk.remove(made)
         raise
+
+
+def _write_array(array: np.ndarray, stream: io.RawIOBase) -> None:
+    np.save(stream, array)  # type: ignore[arg-type]
 
 
 _KEPT = ("pixels", "labels")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import tarfile
 import zipfile
 from collections.abc import Iterable
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from .. import disk
 from ..errors import ConfigError, DataError
 from .cache import cache, decoded
 from .catalogue import DATASETS, files_of
@@ -81,7 +81,7 @@ def fetch(name: str, into: Path, progress: bool | None = None) -> Path:
         raise ConfigError('Downloading data needs pooch. Install it with: pip install "spacecl[data]"') from error
     from ..progress import download_bar
 
-    into.mkdir(parents=True, exist_ok=True)
+    disk.make_folder(into)
     staging, final = into / f".fetching-{name}", into / dataset.folders[0]
     with FileLock(into / ".lock"):
         for part in dataset.downloads:
@@ -99,12 +99,11 @@ def fetch(name: str, into: Path, progress: bool | None = None) -> Path:
                     f"{'its content' if part.unpack else 'it'} into {into / part.into}."
                 ) from error
             if part.unpack:
-                _unpack(Path(file), target)
-        if final.exists():
-            shutil.rmtree(final)
-        final.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(staging / dataset.folders[0], final)
-        shutil.rmtree(staging)
+                with disk.explain(target):
+                    _unpack(Path(file), target)
+        disk.make_folder(final.parent)
+        disk.replace_folder(staging / dataset.folders[0], final)
+        disk.remove(staging)
     return final
 
 
