@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
+import sys
+import zlib
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +19,7 @@ from filelock import FileLock
 from ..errors import ConfigError, DataError
 from ..images import statistics
 from ..store import write_whole
+from .files import CHUNK, open_file
 from .formats import Decoded
 
 VERSION = 1  # of the decoded form; another number makes all be decoded anew
@@ -31,7 +36,10 @@ def cache() -> Path:
 
 def decoded(name: str, files: Sequence[Path], decode: Callable[[], Decoded]) -> Decoded:
     """What `decode` makes of some files, from the cache if they are those of the last time."""
-    facts = [(str(file.absolute()), stat.st_size, stat.st_mtime_ns) for file in files for stat in [file.stat()]]
+    try:
+        facts = [(str(file.absolute()), stat.st_size, stat.st_mtime_ns) for file in files for stat in [file.stat()]]
+    except OSError as error:  # such as a link that leads nowhere
+        raise DataError(f"A data file cannot be read: {error}. Repair or remove it.") from error
     key = hashlib.sha256(json.dumps([VERSION, name, facts]).encode()).hexdigest()[:16]
     folder = cache() / "decoded" / f"{name}-{key}"
     try:
@@ -63,9 +71,9 @@ def _fill(folder: Path, found: Decoded) -> None:
                 np.save(stream, array)
                 stream.flush()
                 os.fsync(stream.fileno())
-        sizes = {file: (made / file).stat().st_size for file in arrays}
+        checksums = {file: _checksum(made / file) for file in arrays}
         spread = statistics(found.train[0])
-        about = {"classes": found.classes, "note": found.note, "spread": spread, "sizes": sizes}
+        about = {"classes": found.classes, "note": found.note, "spread": spread, "checksums": checksums}
         write_whole(made / "about.json", json.dumps(about).encode())
         os.replace(made, folder)
     except BaseException:
@@ -77,16 +85,65 @@ _KEPT = ("pixels", "labels")
 
 
 def _cached(folder: Path) -> Decoded | None:
-    """An entry of the cache as memory-mapped arrays, or None if it is not there or not whole."""
+    """An entry of the cache as memory-mapped arrays, or None if it is not there or is not what was written."""
     try:
-        about = json.loads((folder / "about.json").read_text())
-        if any((folder / file).stat().st_size != size for file, size in about["sizes"].items()):
-            return None
-        train, test = (
-            (np.load(folder / f"{part}-pixels.npy", mmap_mode="r"), np.load(folder / f"{part}-labels.npy"))
-            for part in ("train", "test")
-        )
+        with open_file(folder / "about.json", LARGEST_ABOUT) as stream:
+            about = json.loads(stream.read())
+        splits = []
+        for part in ("train", "test"):
+            pixels, labels = (_mapped(folder / f"{part}-{what}.npy", about["checksums"]) for what in _KEPT)
+            splits.append((pixels, np.array(labels)))
         mean, std = (tuple(values) for values in about["spread"])
-        return Decoded(train, test, tuple(about["classes"]), about["note"], (mean, std))
-    except (FileNotFoundError, ValueError, KeyError, TypeError, EOFError):
+        found = Decoded(splits[0], splits[1], tuple(about["classes"]), about["note"], (mean, std))
+        return found if _is_whole(found) else None
+    except PermissionError:
+        raise
+    except Exception:  # a damaged entry may fail in any way, and is made anew
         return None
+
+
+LARGEST_ABOUT = 1 << 24  # bytes; the names of classes are the most of it
+
+
+def _mapped(file: Path, checksums: dict[str, int]) -> np.ndarray:
+    """An array in a file. What its header says is trusted only if the whole file is the one that was written."""
+    if _checksum(file) != checksums[file.name]:
+        raise ValueError(f"{file} is damaged")
+    return np.load(file, mmap_mode="r", allow_pickle=False)
+
+
+def _checksum(file: Path) -> int:
+    with open_file(file, sys.maxsize) as stream:
+        status = os.fstat(stream.fileno())
+    return _checksum_of(file, status.st_size, status.st_mtime_ns)
+
+
+@lru_cache(256)  # a stream of tasks asks for the same entry once a task
+def _checksum_of(file: Path, size: int, changed: int) -> int:
+    found = 0
+    with file.open("rb") as stream:
+        while part := stream.read(CHUNK):
+            found = zlib.crc32(part, found)
+    return found
+
+
+def _is_whole(found: Decoded) -> bool:
+    """Whether an entry has the types and the shapes that decoding gives."""
+    mean, std = found.spread or ((), ())
+    channels = found.train[0].shape[1]
+    return (
+        all(
+            pixels.dtype == np.uint8
+            and pixels.ndim == 4
+            and labels.dtype == np.int64
+            and labels.shape == pixels.shape[:1]
+            and pixels.shape[1:] == found.train[0].shape[1:]
+            and labels.size > 0
+            and 0 <= labels.min() <= labels.max() < len(found.classes)
+            for pixels, labels in (found.train, found.test)
+        )
+        and all(isinstance(name, str) for name in (*found.classes, found.note))
+        and len(mean) == len(std) == channels
+        and all(isinstance(value, float) and math.isfinite(value) for value in (*mean, *std))
+        and min(std) > 0
+    )
