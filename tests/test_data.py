@@ -3,7 +3,6 @@
 import gzip
 import hashlib
 import http.server
-import io
 import json
 import os
 import pickle
@@ -20,6 +19,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from faults.data_files import (
+    EPS,
+    FORGED_ARRAYS,
+    HOSTILE_PICKLES,
+    HOSTILE_ROWS,
+    HOSTILE_SHAPES,
+    ODD_FILES,
+    idx_header,
+    matlab_files,
+    put_odd_file,
+    run,
+)
 from faults.datasets import idx_bytes, write_cifar10, write_gtsrb, write_idx, write_pictures, write_svhn
 from PIL import Image
 
@@ -255,8 +266,6 @@ def test_facescrub_is_read_from_hats_pickles_or_from_folders_of_people(tmp_path)
 
 # -- files that someone has made to do harm ------------------------------------------------------------------------------
 
-EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n%%EOF\n"
-
 
 def test_no_picture_makes_pillow_start_another_program(tmp_path, monkeypatch):
     from PIL import EpsImagePlugin
@@ -317,30 +326,12 @@ def test_no_more_is_unpacked_than_the_header_of_an_idx_file_says(tmp_path):
         formats.read("mnist", tmp_path)
 
 
-@pytest.mark.parametrize(
-    "shape", [(-(2**31), -(2**31), 4), (40, -28, -28), (65536,) * 4, (2**31 - 1, 28, 28), (2**31 - 1, 2**31 - 1, 0)]
-)
+@pytest.mark.parametrize("shape", HOSTILE_SHAPES)
 def test_an_idx_header_that_lies_is_refused(tmp_path, shape):
     write_idx(tmp_path, packed=False)
-    (tmp_path / "train-images-idx3-ubyte").write_bytes(struct.pack(f">BBBB{len(shape)}i", 0, 0, 8, len(shape), *shape))
+    (tmp_path / "train-images-idx3-ubyte").write_bytes(idx_header(shape))
     with little_memory(), pytest.raises(DataError, match=r"train"):
         formats.read("mnist", tmp_path)
-
-
-def doubling(start, end, depth=60):
-    """A pickle of a list or tuple that holds another twice, which holds another twice: few bytes, 2**depth values."""
-    return start + end + b"q\0" + b"".join(b"0%bh%ch%c%bq%c" % (start, n - 1, n - 1, end, n) for n in range(1, depth))
-
-
-HOSTILE_PICKLES = {
-    "a place far away": b"\x80\x02}r\xf0\xff\xff\x0f(U\x04dataNu.",
-    "a length beyond the file": b"\x80\x04}\x94(U\x04data\x8e\0\0\0\xff\0\0\0\0u.",
-    "lists that double": b"\x80\x02}(U\x04data" + doubling(b"](", b"e") + b"u.",
-    "a key that doubles": b"\x80\x02}(" + doubling(b"(", b"t") + b"Nu.",
-    "deep lists": b"\x80\x02}(U\x04data" + b"]" * 100_000 + b"a" * 99_999 + b"u.",
-    "a list in itself": b"\x80\x02}(U\x04data]q\0h\0au.",
-    "a long number": b"\x80\x02}(U\x04dataL" + b"9" * 100_000 + b"L\nu.",
-}
 
 
 @pytest.mark.parametrize("name", HOSTILE_PICKLES)
@@ -362,7 +353,7 @@ def test_labels_in_a_pickle_are_a_flat_row_of_whole_numbers(tmp_path):
             formats.read("cifar10", tmp_path / "c")
 
 
-@pytest.mark.parametrize("what", ["pipe", "device", "folder", "nowhere", "endless", "sparse"])
+@pytest.mark.parametrize("what", ODD_FILES)
 @pytest.mark.parametrize(
     ("name", "place"),
     [("mnist", "train-images-idx3-ubyte.gz"), ("cifar10", "test_batch"), ("svhn", "train_32x32.mat"), ("notmnist", "C/0.png")],
@@ -374,16 +365,7 @@ def test_what_is_no_regular_file_of_a_plausible_size_is_named_and_never_waited_f
     else:
         {"mnist": write_idx, "cifar10": write_cifar10, "svhn": write_svhn}[name](folder)
     file = folder / place
-    file.unlink()
-    if what == "pipe":
-        os.mkfifo(file)
-    elif what == "folder":
-        file.mkdir()
-    elif what == "sparse":
-        with file.open("wb") as stream:
-            stream.truncate(5 << 30)
-    else:
-        file.symlink_to({"device": "/dev/zero", "nowhere": "none", "endless": "/proc/kmsg"}[what])
+    put_odd_file(file, what)
     if (name, what) == ("notmnist", "endless"):  # size 0, so it counts as empty
         assert sources.load(name, tmp_path).note == "1 empty files left out"
         return
@@ -403,19 +385,19 @@ def test_links_to_regular_files_are_followed(tmp_path):
     assert len(formats.read("notmnist", tmp_path / "n").train[1]) == 18
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        *("../../../x.ppm;3", "/etc/x.ppm;3", "2.ppm;3", "passwd;3", ";3", "1.ppm;43", "1.ppm;-1", "1.ppm;x", "1.ppm"),
-        *("a" * 200_000 + ".ppm;3", "1.ppm;" + "9" * 10_000, "\0.ppm;3", "..;3"),
-    ],
-)
+@pytest.mark.parametrize("row", HOSTILE_ROWS)
 def test_the_table_of_signs_names_pictures_beside_it_and_classes_that_there_are(tmp_path, row):
     write_gtsrb(tmp_path)
     Image.new("RGB", (9, 9)).save(tmp_path / "x.ppm")
     (tmp_path / "GT-final_test.csv").write_text(f"Filename;ClassId\n2.ppm;41\n{row}\n")
     with pytest.raises(DataError, match=r"GT-final_test\.csv is not the table of test signs"):
         formats.read("gtsrb", tmp_path)
+
+
+def test_damaged_data_files_are_refused_in_a_sentence_or_read_right():
+    outcome = run(60, seed=1)
+    assert outcome.failures == []
+    assert outcome.tried == 60
 
 
 # -- MATLAB files ---------------------------------------------------------------------------------------------------------
@@ -482,22 +464,8 @@ def test_the_real_svhn_is_read_as_scipy_reads_it():
 def test_a_matlab_file_that_lies_about_its_sizes_takes_no_memory(tmp_path):
     write_svhn(tmp_path)
     file = tmp_path / "train_32x32.mat"
-    header = file.read_bytes()[:128]
-
-    def matrix(shape, claimed, data):
-        sizes = struct.pack(f"<II{len(shape)}i", 5, 4 * len(shape), *shape)
-        body = struct.pack("<IIII", 6, 8, 9, 0) + sizes + struct.pack("<HHI", 1, 1, ord("X"))
-        return struct.pack("<II", 14, claimed) + body + struct.pack("<II", 2, claimed) + data
-
-    bomb = zlib.compress(matrix((32, 32, 3, 9), 27648, bytes(200 << 20)), 1)
-    for element in (
-        matrix((32, 32, 3, 2**31 - 1), 2**32 - 1, b""),
-        matrix((65536, 65536, 65536, 65536), 0, b""),
-        matrix((-32, -32, 3, 9), 27648, bytes(27648)),
-        struct.pack("<II", 15, len(bomb)) + bomb,
-        struct.pack("<II", 15, 2**32 - 1) + bomb[:1000],
-    ):
-        file.write_bytes(header + element)
+    for data in matlab_files(file.read_bytes()[:128]):
+        file.write_bytes(data)
         with little_memory(), pytest.raises(DataError, match=r"train_32x32\.mat cannot be read"):
             formats.read("svhn", tmp_path)
 
@@ -667,43 +635,25 @@ def test_archives_that_unpack_to_more_than_was_ever_published_are_refused(tmp_pa
     assert not (tmp_path / "target").exists()
 
 
-def forged(**more):
-    """The header of an .npy file."""
-    stream = io.BytesIO()
-    np.lib.format.write_array_header_1_0(stream, {"descr": "|u1", "fortran_order": False, "shape": (40, 1, 28, 28), **more})
-    return stream.getvalue()
+ODD_FACTS = ({"classes": ["0"]}, {"spread": [[1.0], [float("nan")]]}, {"note": 3}, {"files": []})
 
 
-DAMAGES = {
-    "flipped": lambda data: data[:-9] + bytes([data[-9] ^ 1]) + data[-8:],
-    "huge": lambda data: forged(shape=(2**40, 1, 28, 28)) + data[128:],
-    "other": lambda data: forged(descr="<f8", shape=(5, 1, 28, 28)) + data[128:],
-    "object": lambda data: forged(descr="|O", shape=(40,)) + pickle.dumps([1] * 40),
-    "about": lambda data: data,
-    "pipe": lambda data: data,
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", [*FORGED_ARRAYS, "about", "pipe", "sparse"])
 @pytest.mark.parametrize("file", ["train-pixels.npy", "train-labels.npy"])
 def test_a_forged_entry_of_the_cache_is_made_anew(tmp_path, damage, file):
     images = write_idx(tmp_path / "MNIST")
     sources.load("mnist", tmp_path)
     entry = next(path for path in (tmp_path / "cache" / "decoded").iterdir() if path.is_dir())
     about = json.loads((entry / "about.json").read_text())
-    data = DAMAGES[damage]((entry / file).read_bytes())
-    (entry / file).write_bytes(data)
-    if damage not in ("flipped", "about"):  # a forger can count, too
-        about["checksums"][file] = zlib.crc32(data)
-    for odd in (
-        ({"classes": ["0"]}, {"spread": [[1.0], [float("nan")]]}, {"note": 3}, {"checksums": []})
-        if damage == "about"
-        else ({},)
-    ):
+    if damage in FORGED_ARRAYS:
+        data = FORGED_ARRAYS[damage]((entry / file).read_bytes())
+        (entry / file).write_bytes(data)
+        if damage != "flipped":  # a forger can count, too
+            about["files"][file] = {"bytes": len(data), "crc32": zlib.crc32(data)}
+    elif damage != "about":
+        put_odd_file(entry / file, damage)
+    for odd in ODD_FACTS if damage == "about" else ({},):
         (entry / "about.json").write_text(json.dumps(about | odd))
-        if damage == "pipe":
-            (entry / file).unlink()
-            os.mkfifo(entry / file)
         with little_memory():
             found = sources.load("mnist", tmp_path)
         assert np.array_equal(found.train[0][:, 0], images)

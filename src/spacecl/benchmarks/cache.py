@@ -71,9 +71,9 @@ def _fill(folder: Path, found: Decoded) -> None:
                 np.save(stream, array)
                 stream.flush()
                 os.fsync(stream.fileno())
-        checksums = {file: _checksum(made / file) for file in arrays}
+        kept = {file: {"bytes": (made / file).stat().st_size, "crc32": _checksum(made / file)} for file in arrays}
         spread = statistics(found.train[0])
-        about = {"classes": found.classes, "note": found.note, "spread": spread, "checksums": checksums}
+        about = {"classes": found.classes, "note": found.note, "spread": spread, "files": kept}
         write_whole(made / "about.json", json.dumps(about).encode())
         os.replace(made, folder)
     except BaseException:
@@ -91,7 +91,7 @@ def _cached(folder: Path) -> Decoded | None:
             about = json.loads(stream.read())
         splits = []
         for part in ("train", "test"):
-            pixels, labels = (_mapped(folder / f"{part}-{what}.npy", about["checksums"]) for what in _KEPT)
+            pixels, labels = (_mapped(folder / f"{part}-{what}.npy", about["files"]) for what in _KEPT)
             splits.append((pixels, np.array(labels)))
         mean, std = (tuple(values) for values in about["spread"])
         found = Decoded(splits[0], splits[1], tuple(about["classes"]), about["note"], (mean, std))
@@ -105,15 +105,15 @@ def _cached(folder: Path) -> Decoded | None:
 LARGEST_ABOUT = 1 << 24  # bytes; the names of classes are the most of it
 
 
-def _mapped(file: Path, checksums: dict[str, int]) -> np.ndarray:
+def _mapped(file: Path, kept: dict[str, dict[str, int]]) -> np.ndarray:
     """An array in a file. What its header says is trusted only if the whole file is the one that was written."""
-    if _checksum(file) != checksums[file.name]:
+    if _checksum(file, kept[file.name]["bytes"]) != kept[file.name]["crc32"]:
         raise ValueError(f"{file} is damaged")
     return np.load(file, mmap_mode="r", allow_pickle=False)
 
 
-def _checksum(file: Path) -> int:
-    with open_file(file, sys.maxsize) as stream:
+def _checksum(file: Path, largest: int = sys.maxsize) -> int:
+    with open_file(file, largest) as stream:
         status = os.fstat(stream.fileno())
     return _checksum_of(file, status.st_size, status.st_mtime_ns)
 
