@@ -511,6 +511,15 @@ def test_data_is_decoded_once_and_memory_mapped_and_anew_when_its_files_change(t
     assert len(reads) == 2
 
 
+def test_a_cache_that_cannot_be_written_is_named_with_what_to_do(tmp_path, monkeypatch):
+    write_idx(tmp_path / "MNIST")
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", "/dev/full"):
+        monkeypatch.setenv("SPACECL_CACHE", str(place))
+        with pytest.raises(ConfigError, match=rf"The cache {place}/decoded cannot be used: .*SPACECL_CACHE"):
+            sources.load("mnist", tmp_path)
+
+
 def test_decoding_that_fails_leaves_nothing_half_made_in_the_cache(tmp_path):
     write_idx(tmp_path / "MNIST")
     file = tmp_path / "MNIST" / "train-images-idx3-ubyte.gz"

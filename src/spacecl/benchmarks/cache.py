@@ -49,9 +49,10 @@ def decoded(name: str, files: Sequence[Path], decode: Callable[[], Decoded]) -> 
             if found is None:
                 _fill(folder, decode())
                 found = _cached(folder)
-    except PermissionError as error:
+    except OSError as error:  # what is wrong with the data files themselves is a DataError
         raise ConfigError(
-            f"The cache {folder.parent} cannot be used: {error}. Name another folder with SPACECL_CACHE."
+            f"The cache {folder.parent} cannot be used: {error}. Free some space there, or name another folder with "
+            "SPACECL_CACHE."
         ) from error
     if found is None:
         raise DataError(f"{folder} cannot be read back right after it was written. Name another folder with SPACECL_CACHE.")
