@@ -85,6 +85,7 @@ HOSTILE_PICKLES = {
     "deep lists": b"\x80\x02}(U\x04data" + b"]" * 100_000 + b"a" * 99_999 + b"u.",
     "a list in itself": b"\x80\x02}(U\x04data]q\0h\0au.",
     "a long number": b"\x80\x02}(U\x04dataL" + b"9" * 100_000 + b"L\nu.",
+    "many lists": b"\x80\x02(" + b"]" * 3_000_000 + b"l.",
     "a command": b"cos\nsystem\n(S'exit 1'\ntR.",
 }
 HOSTILE_SHAPES = [(-(2**31), -(2**31), 4), (40, -28, -28), (65536,) * 4, (2**31 - 1, 28, 28), (2**31 - 1, 2**31 - 1, 0)]

@@ -62,12 +62,15 @@ class _Machine:
         self.stack: list[Any] = []
         self.marks: list[int] = []
         self.memo: dict[int, Any] = {}
-        self.budget = 2 * self.size + 1000  # of values and of bytes to make; what stands in many places is made as often
+        # An operation of one byte may make a value of a hundred. Honest files have a few for each image of 3,072 bytes.
+        self.values_left = 4 * (100_000 + self.size // 100)
+        self.encoded_left = self.size
 
-    def spend(self, amount: int) -> None:
-        self.budget -= amount
-        if self.budget < 0:
-            raise PickleError("it repeats its values over and over")
+    def count_value(self) -> None:
+        """Count an operation, or a value that is made of what it says: what stands in many places is made as often."""
+        self.values_left -= 1
+        if self.values_left < 0:
+            raise PickleError(f"it has more values than a file of {self.size:,} bytes can honestly have")
 
     def run(self) -> Any:
         while True:
@@ -77,6 +80,7 @@ class _Machine:
             operation = OPERATIONS.get(code)
             if operation is None:
                 raise PickleError(f"the operation {code!r} has no place in a file of images" if code else "it is cut off")
+            self.count_value()
             operation(self)
 
     def take(self, count: int) -> bytes:
@@ -144,7 +148,9 @@ class _Machine:
             text, encoding = map(_text, arguments)
             if encoding != "latin1":
                 raise PickleError(f"bytes in the encoding {encoding}")
-            self.spend(len(text))
+            self.encoded_left -= len(text)
+            if self.encoded_left < 0:
+                raise PickleError("it repeats its values over and over")
             return text.encode("latin1")
         found = _Call(function.name)
         found.arguments = arguments
@@ -271,7 +277,7 @@ OPERATIONS: dict[bytes, Callable[[_Machine], Any]] = {
 
 def _make(found: Any, machine: _Machine, depth: int = 0) -> Any:
     """Plain values and arrays, from what a pickle says of them."""
-    machine.spend(1)
+    machine.count_value()
     if depth > DEPTH:
         raise PickleError(f"values stand in one another more than {DEPTH} deep")
     if isinstance(found, dict):
