@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import stat
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -30,10 +32,11 @@ def open_file(file: Path, largest: int = LARGEST_FILE) -> BinaryIO:
     return file.open("rb")
 
 
-def open_unpacked(file: Path) -> BinaryIO:
+@contextmanager
+def open_unpacked(file: Path) -> Iterator[BinaryIO]:
     """Open a file that may be packed with gzip, to be unpacked as it is read."""
-    stream = open_file(file)
-    return gzip.GzipFile(fileobj=stream) if file.suffix == ".gz" else stream  # type: ignore[return-value]
+    with open_file(file) as stream:
+        yield gzip.GzipFile(fileobj=stream) if file.suffix == ".gz" else stream  # type: ignore[misc]
 
 
 def fill(stream: BinaryIO, array: np.ndarray) -> int:
