@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from spacecl.config import Config
+from spacecl.report import as_markdown_code, as_markdown_text
 
 HERE = Path(__file__).parent
 PAPER = {  # SPACE in the paper's Table 1: accuracy in per cent, network size, epochs a task (Table S2)
@@ -51,8 +52,8 @@ def row(result: dict) -> list[str]:
     trained = sorted({sum(task["epochs"].values()) for task in tasks})
     command = shlex.join(Config.from_json(result["config"]).command())
     return [
-        f"{result['benchmark']}, {len(tasks)} tasks",
-        f"`{command.replace(' --recipe fast --seed 0', '')}`",
+        f"{as_markdown_text(result['benchmark'])}, {len(tasks)} tasks",
+        as_markdown_code(command.replace(" --recipe fast --seed 0", "")),
         f"**{100 * result['average_accuracy']:.2f}**",
         "" if accuracy is None else f"{accuracy:.2f}",
         f"**{result['size']:.3f}**",
@@ -77,7 +78,7 @@ def page() -> str:
             widths = "-".join(map(str, task["widths"].values()))
             seconds = sum(task["seconds"].values())
             lines.append(
-                f"| {task['name']} | {100 * task['accuracy']:.2f} | {widths} | {task['parameters']:,} "
+                f"| {as_markdown_text(task['name'])} | {100 * task['accuracy']:.2f} | {widths} | {task['parameters']:,} "
                 f"| {task['multiply_adds']:,} | {task['size_after']:.3f} | {seconds:.0f} |"
             )
         full = result["network"]

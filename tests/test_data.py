@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import http.server
+import json
 import os
 import pickle
 import struct
@@ -10,45 +11,36 @@ import subprocess
 import sys
 import tarfile
 import threading
+import tracemalloc
 import zipfile
+import zlib
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
+from faults.data_files import (
+    EPS,
+    FORGED_ARRAYS,
+    HOSTILE_PICKLES,
+    HOSTILE_ROWS,
+    HOSTILE_SHAPES,
+    ODD_FILES,
+    forge_about,
+    forge_file,
+    idx_header,
+    matlab_files,
+    put_odd_file,
+    run,
+)
+from faults.datasets import idx_bytes, write_cifar10, write_gtsrb, write_idx, write_pictures, write_svhn
 from PIL import Image
 
 from spacecl import ConfigError, DataError
-from spacecl.benchmarks import formats, sources
+from spacecl.benchmarks import formats, matlab, pickles, sources
 from spacecl.benchmarks.catalogue import Dataset, Download
 
 REAL = os.environ.get("SPACECL_DATA")
-
-
-def idx_bytes(array):
-    return struct.pack(f">BBBB{array.ndim}i", 0, 0, 8, array.ndim, *array.shape) + array.tobytes()
-
-
-def write_idx(folder, packed=True, count=40):
-    """Four small files as MNIST's; returns the training images."""
-    generator, first = np.random.default_rng(0), None
-    folder.mkdir(parents=True, exist_ok=True)
-    for part, size in (("train", count), ("t10k", count // 4)):
-        images = generator.integers(0, 256, (size, 28, 28), dtype=np.uint8)
-        first = images if first is None else first
-        for name, array in (("images-idx3", images), ("labels-idx1", (np.arange(size) % 10).astype(np.uint8))):
-            data = idx_bytes(array)
-            file = folder / f"{part}-{name}-ubyte{'.gz' if packed else ''}"
-            file.write_bytes(gzip.compress(data) if packed else data)
-    return first
-
-
-def write_pictures(folder, names, count=3, size=(28, 28), mode="L", suffix=".png"):
-    generator = np.random.default_rng(1)
-    for name in names:
-        (folder / name).mkdir(parents=True, exist_ok=True)
-        for number in range(count):
-            shape = (*size, 3) if mode == "RGB" else size
-            Image.fromarray(generator.integers(0, 256, shape, dtype=np.uint8), mode).save(folder / name / f"{number}{suffix}")
 
 
 @pytest.fixture(autouse=True)
@@ -87,15 +79,6 @@ def test_a_truncated_gz_file_is_named(tmp_path):
         formats.read_idx(tmp_path)
 
 
-def write_cifar10(folder, count=20):
-    folder.mkdir(parents=True)
-    generator = np.random.default_rng(0)
-    for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
-        data = generator.integers(0, 256, (count, 3072), dtype=np.uint8)
-        labels = generator.permutation(np.arange(count) % 10).tolist()
-        (folder / name).write_bytes(pickle.dumps({b"data": data, b"labels": labels}, protocol=2))
-
-
 def test_cifar_batches_are_read_in_order(tmp_path):
     write_cifar10(tmp_path / "c")
     found = formats.read_cifar10(tmp_path / "c")
@@ -110,7 +93,7 @@ def test_arrays_of_every_pickle_protocol_are_read(tmp_path, protocol):
     file = tmp_path / "p"
     array = np.arange(12, dtype=np.uint8).reshape(3, 4)
     file.write_bytes(pickle.dumps({"data": array, "fine_labels": [np.int64(1), 2, 3]}, protocol=protocol))
-    found = formats.unpickled(file)
+    found = pickles.read_pickle(file)
     assert np.array_equal(found["data"], array)
     assert list(found["fine_labels"]) == [1, 2, 3]
 
@@ -129,7 +112,7 @@ def test_a_pickle_that_would_run_something_is_refused_and_does_not_run_it(tmp_pa
     for call, *arguments in ((os.system, f"touch {mark}"), (eval, f"open({str(mark)!r}, 'w')"), (getattr, "text", "upper")):
         file.write_bytes(pickle.dumps({b"data": Evil(call, *arguments)}, protocol=protocol))
         with pytest.raises(DataError, match="has no place in a file of images"):
-            formats.unpickled(file)
+            pickles.read_pickle(file)
     assert not mark.exists()
 
 
@@ -148,11 +131,11 @@ def test_a_pickle_cannot_forge_a_type_with_pointers_in_it_nor_change_a_function(
     ):
         file.write_bytes(data)
         with pytest.raises(DataError, match="data_batch_1 cannot be read"):
-            formats.unpickled(file)
+            pickles.read_pickle(file)
     for name in ("fromfile", "fromstring", "memmap", "load"):
         file.write_bytes(b"(dS'data'\ncnumpy\n" + name.encode() + b"\ns.")
         with pytest.raises(DataError, match=f"numpy.{name} has no place"):
-            formats.unpickled(file)
+            pickles.read_pickle(file)
 
 
 def test_arrays_keep_their_byte_order_and_layout(tmp_path):
@@ -160,24 +143,14 @@ def test_arrays_keep_their_byte_order_and_layout(tmp_path):
     arrays = [np.arange(6, dtype=">i4").reshape(2, 3), np.asfortranarray(np.arange(6.0).reshape(2, 3))]
     for protocol in (2, 5):
         file.write_bytes(pickle.dumps({"data": arrays}, protocol=protocol))
-        assert all(np.array_equal(a, b) for a, b in zip(formats.unpickled(file)["data"], arrays))
+        assert all(np.array_equal(a, b) for a, b in zip(pickles.read_pickle(file)["data"], arrays))
 
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10", "svhn"])
 def test_files_with_flipped_bits_are_never_a_traceback(tmp_path, name):
     """Whatever a disk or a network did to a file, reading it either works or says which file is damaged."""
-    from scipy.io import savemat
-
     folder = tmp_path / name
-    if name == "mnist":
-        write_idx(folder)
-    elif name == "cifar10":
-        write_cifar10(folder)
-    else:
-        folder.mkdir()
-        for part in ("train", "test"):
-            values = {"X": np.zeros((32, 32, 3, 9), np.uint8), "y": np.arange(9)[:, None]}
-            savemat(folder / f"{part}_32x32.mat", values, do_compression=True)
+    {"mnist": write_idx, "cifar10": write_cifar10, "svhn": write_svhn}[name](folder)
     generator, failed = np.random.default_rng(0), 0
     for file in sorted(folder.iterdir()):
         whole = file.read_bytes()
@@ -293,6 +266,212 @@ def test_facescrub_is_read_from_hats_pickles_or_from_folders_of_people(tmp_path)
     assert len(found.train[1]) + len(found.test[1]) == 200
 
 
+# -- files that someone has made to do harm ------------------------------------------------------------------------------
+
+
+def test_no_picture_makes_pillow_start_another_program(tmp_path, monkeypatch):
+    from PIL import EpsImagePlugin
+
+    from spacecl.desk import _decoded
+    from spacecl.errors import SpaceError
+
+    mark = tmp_path / "mark"
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "gs").write_text(f"#!/bin/sh\necho started >> {mark}\n")
+    (tmp_path / "bin" / "gs").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)
+    file = tmp_path / "x.png"
+    file.write_bytes(EPS)
+    with suppress(OSError), Image.open(file) as picture:
+        picture.load()
+    assert mark.exists(), "Pillow by itself starts Ghostscript"
+    mark.unlink()
+    with pytest.raises(DataError, match=r"x\.png \(it is none of PNG, JPEG, PPM, BMP, WEBP\)"):
+        formats.decode([file], (3, 8, 8))
+    with pytest.raises(SpaceError, match="no picture that can be read"):
+        _decoded(EPS, {(3, 8, 8)})
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("suffix", formats.PICTURES)
+def test_every_ending_of_pictures_has_a_format_that_is_opened(tmp_path, suffix):
+    write_pictures(tmp_path, ["a"], 1, mode="RGB", suffix=suffix)
+    assert formats.decode([tmp_path / "a" / f"0{suffix}"], (3, 28, 28)).std() > 20
+
+
+def test_a_small_file_with_a_huge_picture_is_refused(tmp_path):
+    file = tmp_path / "x.png"
+    Image.new("1", (8000, 8000)).save(file)
+    assert file.stat().st_size < 20_000
+    with pytest.raises(DataError, match=r"x\.png \(it has more than 32,000,000 pixels\)"):
+        formats.decode([file], (3, 8, 8))
+    Image.new("1", (4000, 4000)).save(file)
+    assert formats.decode([file], (3, 8, 8)).max() == 0
+
+
+@contextmanager
+def little_memory(most=48 << 20):
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < most
+    finally:
+        tracemalloc.stop()
+
+
+def test_no_more_is_unpacked_than_the_header_of_an_idx_file_says(tmp_path):
+    write_idx(tmp_path)
+    file = tmp_path / "train-images-idx3-ubyte.gz"
+    file.write_bytes(gzip.compress(idx_bytes(np.zeros((40, 28, 28), np.uint8)) + bytes(100 << 20), 1))
+    with little_memory(), pytest.raises(DataError, match=r"train-images-idx3-ubyte\.gz is longer than its array"):
+        formats.read("mnist", tmp_path)
+
+
+@pytest.mark.parametrize("shape", HOSTILE_SHAPES)
+def test_an_idx_header_that_lies_is_refused(tmp_path, shape):
+    write_idx(tmp_path, packed=False)
+    (tmp_path / "train-images-idx3-ubyte").write_bytes(idx_header(shape))
+    with little_memory(), pytest.raises(DataError, match=r"train"):
+        formats.read("mnist", tmp_path)
+
+
+@pytest.mark.parametrize("name", HOSTILE_PICKLES)
+def test_a_pickle_cannot_ask_for_more_than_its_bytes_can_honestly_give(tmp_path, name):
+    write_cifar10(tmp_path / "c")
+    (tmp_path / "c" / "data_batch_2").write_bytes(HOSTILE_PICKLES[name])
+    with little_memory(), pytest.raises(DataError, match="data_batch_2"):
+        formats.read("cifar10", tmp_path / "c")
+
+
+def test_labels_in_a_pickle_are_a_flat_row_of_whole_numbers(tmp_path):
+    """NumPy would make one array of a thousand mentions of the same megabyte."""
+    write_cifar10(tmp_path / "c")
+    row = np.zeros(1 << 20, np.uint8)
+    for labels in ([row] * 1000, [[1]] * 20, [1.0] * 20, ["1"] * 20, None, np.zeros((20, 1), int), [10**30] * 20):
+        batch = {"data": np.zeros((20, 3072), np.uint8), "labels": labels}
+        (tmp_path / "c" / "data_batch_2").write_bytes(pickle.dumps(batch))
+        with little_memory(), pytest.raises(DataError, match=r"data_batch_2 holds labels that are not a row|cannot be read"):
+            formats.read("cifar10", tmp_path / "c")
+
+
+@pytest.mark.parametrize("what", ODD_FILES)
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [("mnist", "train-images-idx3-ubyte.gz"), ("cifar10", "test_batch"), ("svhn", "train_32x32.mat"), ("notmnist", "C/0.png")],
+)
+def test_what_is_no_regular_file_of_a_plausible_size_is_named_and_never_waited_for(tmp_path, name, place, what):
+    folder = tmp_path / sources.DATASETS[name].folders[0]
+    if name == "notmnist":
+        write_pictures(folder, "ABCDEFGHIJ", 3)
+    else:
+        {"mnist": write_idx, "cifar10": write_cifar10, "svhn": write_svhn}[name](folder)
+    file = folder / place
+    put_odd_file(file, what)
+    if (name, what) == ("notmnist", "endless"):  # size 0, so it counts as empty
+        assert sources.load(name, tmp_path).note == "1 empty files left out"
+        return
+    with little_memory(), pytest.raises(DataError, match=Path(place).name if name == "notmnist" else None):
+        formats.read(name, folder)
+    with pytest.raises(DataError):
+        sources.load(name, tmp_path)
+
+
+def test_links_to_regular_files_are_followed(tmp_path):
+    write_pictures(tmp_path / "elsewhere", "ABCDEFGHIJ", 2)
+    (tmp_path / "n").mkdir()
+    for letter in "ABCDEFGHIJ":
+        (tmp_path / "n" / letter).mkdir()
+        for number in range(2):
+            (tmp_path / "n" / letter / f"{number}.png").symlink_to(tmp_path / "elsewhere" / letter / f"{number}.png")
+    assert len(formats.read("notmnist", tmp_path / "n").train[1]) == 18
+
+
+@pytest.mark.parametrize("row", HOSTILE_ROWS)
+def test_the_table_of_signs_names_pictures_beside_it_and_classes_that_there_are(tmp_path, row):
+    write_gtsrb(tmp_path)
+    Image.new("RGB", (9, 9)).save(tmp_path / "x.ppm")
+    (tmp_path / "GT-final_test.csv").write_text(f"Filename;ClassId\n2.ppm;41\n{row}\n")
+    with pytest.raises(DataError, match=r"GT-final_test\.csv is not the table of test signs"):
+        formats.read("gtsrb", tmp_path)
+
+
+def test_damaged_data_files_are_refused_in_a_sentence_or_read_right():
+    outcome = run(60, seed=1)
+    assert outcome.failures == []
+    assert outcome.tried == 60
+
+
+# -- MATLAB files ---------------------------------------------------------------------------------------------------------
+
+
+def same_arrays(file):
+    from scipy.io import loadmat
+
+    ours, theirs = matlab.read_arrays(file, ("X", "y")), loadmat(file)
+    for name, array in ours.items():
+        assert array.dtype == theirs[name].dtype, name
+        assert array.shape == theirs[name].shape, name
+        assert array.tobytes() == theirs[name].tobytes(), name
+    return ours
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+@pytest.mark.parametrize("kind", ["u1", "i2", "u4", "i8", "f4", "f8"])
+def test_arrays_of_matlab_files_are_read_as_scipy_reads_them(tmp_path, kind, compressed):
+    from scipy.io import savemat
+
+    generator = np.random.default_rng(0)
+    values = {
+        "before": np.arange(5),
+        "a_name_that_is_longer_than_others": {"a": [1, "x"]},
+        "X": generator.integers(0, 100, (4, 3, 2, 5)).astype(kind),
+        "words": "text",
+        "y": generator.integers(0, 10, (3, 1)).astype(kind),  # of one byte each it stands in its tag
+    }
+    savemat(tmp_path / "m.mat", values, do_compression=compressed)
+    found = same_arrays(tmp_path / "m.mat")
+    assert np.array_equal(found["X"], values["X"])
+    assert np.array_equal(found["y"], values["y"])
+
+
+def test_matlab_files_of_the_other_byte_order_are_read(tmp_path):
+    def element(kind, data):
+        return struct.pack(">II", kind, len(data)) + data + bytes(-len(data) % 8)
+
+    def matrix(name, array):
+        data = array.astype(array.dtype.newbyteorder(">")).tobytes("F")
+        parts = element(6, struct.pack(">II", 9, 0)) + element(5, struct.pack(f">{array.ndim}i", *array.shape))
+        return element(14, parts + element(1, name.encode()) + element({1: 2, 2: 4}[array.itemsize], data))
+
+    x, y = np.arange(24, dtype=np.uint8).reshape(2, 3, 2, 2), np.arange(300, 303, dtype=np.uint16).reshape(3, 1)
+    for packed in (False, True):
+        parts = [matrix("X", x), matrix("y", y)]
+        if packed:
+            parts = [struct.pack(">II", 15, len(data)) + data for data in map(zlib.compress, parts)]
+        (tmp_path / "m.mat").write_bytes(b"MATLAB 5.0 MAT-file".ljust(124) + b"\1\0MI" + b"".join(parts))
+        found = same_arrays(tmp_path / "m.mat")
+        assert np.array_equal(found["X"], x)
+        assert np.array_equal(found["y"], y)
+
+
+def test_the_real_svhn_is_read_as_scipy_reads_it():
+    folder = sources.DATASETS["svhn"].find(sources.places(REAL))
+    if folder is None:
+        pytest.skip("no svhn: set SPACECL_DATA to a folder that holds it")
+    for part in ("train", "test"):
+        same_arrays(folder / f"{part}_32x32.mat")
+
+
+def test_a_matlab_file_that_lies_about_its_sizes_takes_no_memory(tmp_path):
+    write_svhn(tmp_path)
+    file = tmp_path / "train_32x32.mat"
+    for data in matlab_files(file.read_bytes()[:128]):
+        file.write_bytes(data)
+        with little_memory(), pytest.raises(DataError, match=r"train_32x32\.mat cannot be read"):
+            formats.read("svhn", tmp_path)
+
+
 # -- finding, fetching, checking ------------------------------------------------------------------------------------------
 
 
@@ -332,6 +511,15 @@ def test_data_is_decoded_once_and_memory_mapped_and_anew_when_its_files_change(t
     write_idx(tmp_path / "MNIST", count=80)
     assert len(sources.load("mnist", tmp_path).train[1]) == 80
     assert len(reads) == 2
+
+
+def test_a_cache_that_cannot_be_written_is_named_with_what_to_do(tmp_path, monkeypatch):
+    write_idx(tmp_path / "MNIST")
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", "/dev/full"):
+        monkeypatch.setenv("SPACECL_CACHE", str(place))
+        with pytest.raises(ConfigError, match=rf"The cache {place}/decoded cannot be used: .*SPACECL_CACHE"):
+            sources.load("mnist", tmp_path)
 
 
 def test_decoding_that_fails_leaves_nothing_half_made_in_the_cache(tmp_path):
@@ -429,9 +617,71 @@ def test_archives_that_would_write_elsewhere_are_refused(tmp_path):
     with tarfile.open(tmp_path / "x.tar.gz", "w:gz") as archive:
         member = tarfile.TarInfo("../outside")
         archive.addfile(member)
-    with pytest.raises(tarfile.TarError):
-        sources._unpack(tmp_path / "x.tar.gz", tmp_path / "target")
+    for name in ("../outside", "/outside", "a/../../outside", "C:\\outside", "..\\outside"):
+        with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+            archive.writestr(name, "text")
+        for file in ("x.tar.gz", "x.zip"):
+            with pytest.raises(DataError, match="would write outside of its folder"):
+                sources._unpack(tmp_path / file, tmp_path / "target")
     assert not (tmp_path / "outside").exists()
+    assert not (tmp_path / "target").exists()
+
+
+def test_archives_that_unpack_to_more_than_was_ever_published_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "LARGEST_ARCHIVE", 1 << 20)
+    with zipfile.ZipFile(tmp_path / "x.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for number in range(3):
+            archive.writestr(f"{number}", bytes(1 << 19))
+    (tmp_path / "zeros").write_bytes(bytes(3 << 19))
+    with tarfile.open(tmp_path / "x.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "zeros", "zeros")
+    (tmp_path / "y.zip").write_bytes(b"PK")
+    for name, problem in (
+        ("x.zip", "has more than 1,048,576 bytes"),
+        ("x.tar.gz", "has more than"),
+        ("y.zip", "cannot be unp"),
+    ):
+        with pytest.raises(DataError, match=problem):
+            sources._unpack(tmp_path / name, tmp_path / "target")
+    assert not (tmp_path / "target").exists()
+
+
+ODD_FACTS = ({"classes": ["0"]}, {"spread": [[1.0], [float("nan")]]}, {"note": 3}, {"files": []})
+
+
+@pytest.mark.parametrize("damage", [*FORGED_ARRAYS, "about", "pipe", "sparse"])
+@pytest.mark.parametrize("file", ["train-pixels.npy", "train-labels.npy"])
+def test_a_forged_entry_of_the_cache_is_made_anew(tmp_path, damage, file):
+    images = write_idx(tmp_path / "MNIST")
+    sources.load("mnist", tmp_path)
+    entry = next(path for path in (tmp_path / "cache" / "decoded").iterdir() if path.is_dir())
+    if damage in FORGED_ARRAYS:
+        data = FORGED_ARRAYS[damage]((entry / file).read_bytes())
+        (entry / file).write_bytes(data)
+        if damage != "flipped":  # a forger can count, too
+            forge_file(entry / file, data)
+    elif damage != "about":
+        put_odd_file(entry / file, damage)
+    for odd in ODD_FACTS if damage == "about" else ({},):
+        if odd:
+            forge_about(entry / "about.json", odd)
+        with little_memory():
+            found = sources.load("mnist", tmp_path)
+        assert np.array_equal(found.train[0][:, 0], images)
+        assert found.train[1].tolist()[:4] == [0, 1, 2, 3]
+        assert found.spread[1][0] > 50
+        assert len(found.classes) == 10
+
+
+def test_facts_of_a_cached_entry_that_have_changed_are_not_believed(tmp_path):
+    """Another mean would change what is learned, and nobody would see it."""
+    write_idx(tmp_path / "MNIST")
+    expected = sources.load("mnist", tmp_path).spread
+    entry = next(path for path in (tmp_path / "cache" / "decoded").iterdir() if path.is_dir())
+    document = json.loads((entry / "about.json").read_text())
+    document["about"]["spread"][0][0] += 1.0
+    (entry / "about.json").write_text(json.dumps(document))
+    assert sources.load("mnist", tmp_path).spread == expected
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "about", "gone"])

@@ -9,7 +9,7 @@ import torch
 from spacecl import DataError, Images, Learner, Recipe, Task
 from spacecl.benchmarks.formats import seen
 from spacecl.images import as_told, augmented, statistics
-from spacecl.tasks import fingerprint
+from spacecl.tasks import fingerprint, prepare
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (50, 3, 6, 6), dtype=np.uint8)
 LABELS = np.arange(50) % 2
@@ -146,3 +146,20 @@ def test_pictures_become_inputs_of_the_shape_that_was_told():
         images = Images(pixels, np.zeros(5, np.int64), **more)
         told = json.loads(json.dumps(images.told()))
         assert torch.equal(as_told(told, pixels), images.finish(images.batch(np.arange(5))[0]))
+
+
+def test_a_wrong_label_does_not_make_a_head_of_a_million_classes():
+    labels = LABELS.copy()
+    example = torch.zeros(1, 3, 6, 6)
+    for largest, refused in ((49, False), (50, True), (10**6, True)):
+        labels[7] = largest
+        task = Task("a", Images(PIXELS, labels))
+        if refused:
+            with pytest.raises(
+                DataError, match=rf"label {largest} asks for .* classes, but there are 50 examples.*classes=\.\.\."
+            ):
+                prepare(task, example, torch.Generator())
+        else:
+            assert prepare(task, example, torch.Generator())[2] == largest + 1
+        asked = Task("a", Images(PIXELS, labels), classes=largest + 1)
+        assert prepare(asked, example, torch.Generator())[2] == largest + 1

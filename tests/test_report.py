@@ -6,12 +6,15 @@ import re
 import shutil
 import statistics
 import sys
+from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from spacecl import ConfigError, cli, config, report, run, summary
 from spacecl.figures import Figure, Panel, Series, inline, save
+from spacecl.page import Section, page
 
 SETTINGS = [
     {"method": "stl"},
@@ -358,6 +361,70 @@ def test_the_example_in_the_docs_is_what_its_results_give():
     assert report._as_markdown(titles, rows) in (folder / "README.md").read_text()
 
 
+HOSTILE = {
+    "digits-1": "</title></svg><script>window.owned = 1</script>",
+    "digits-2": "\"><img src=x onerror='window.owned = 1'>",
+    "digits-3": "a|b\n`c` *d* [e](javascript:f) &lt;",
+    "hidden1": "<svg onload='window.owned = 1'>",
+    "hidden2": '=HYPERLINK("x")',
+}
+
+
+@pytest.fixture(scope="module")
+def hostile(compared, tmp_path_factory):
+    """A report of one of these results, with names of tasks and layers that someone has made to do harm."""
+
+    def renamed(value):
+        if isinstance(value, dict):
+            return {renamed(key): renamed(part) for key, part in value.items()}
+        if isinstance(value, list):
+            return [renamed(part) for part in value]
+        return HOSTILE.get(value, value) if isinstance(value, str) else value
+
+    folder = tmp_path_factory.mktemp("hostile")
+    (result,) = results(compared / "run4-0", "space")
+    (folder / "result.json").write_text(json.dumps(renamed(result)))
+    report.write(folder, *summary.read(folder))
+    return folder
+
+
+def test_names_cannot_break_out_of_their_cells_in_markdown_and_csv(hostile):
+    for file in (hostile / "report").glob("*.md"):
+        rows = file.read_text().splitlines()
+        columns = {len(re.findall(r"(?<!\\)\|", row)) for row in rows}
+        assert len(columns) == 1, file.name
+        assert not re.search(r"(?<!\\)[<`*\[]", file.read_text()), file.name
+    cells = [cell for file in (hostile / "report").glob("*.csv") for row in csv.reader(file.open(newline="")) for cell in row]
+    assert not [cell for cell in cells if cell.startswith(("=", "@", "+"))]
+    assert '\'=HYPERLINK("x")' in cells
+    assert HOSTILE["digits-3"] in cells, "what does no harm in a file for programs is as it was"
+
+
+def test_text_is_markup_in_no_table():
+    text = "a|b\nc `d` *e* _f_ <g> [h](i) \\ & ~~j~~ $k$ \0\ud800"
+    shown = r"a\|b c \`d\` \*e\* \_f\_ \<g\> \[h\](i) \\ \& \~\~j\~\~ \$k\$ " + "\ufffd\ufffd"
+    assert report.as_markdown_text(text) == shown
+    assert report.as_markdown_code("a 'b|c'") == r"`a 'b\|c'`"
+    assert report.as_markdown_code("a ``b`` `c`") == "``` a ``b`` `c` ```"
+    numbers = ["-1.50 %", "-0.003", "-1e-05", "-inf", "+2.00 ± 0.10", "SPACE: variance 0.9", "x=1", "-nan"]
+    assert [report._as_cell(text) for text in numbers] == numbers
+    assert [report._as_cell(text) for text in ("=1+1", "@x", "-1+cmd|'/C'!A0", " =x", "+x", "-x")] == [
+        *("'=1+1", "'@x", "'-1+cmd|'/C'!A0", "' =x", "'+x", "'-x")
+    ]
+
+
+def test_text_that_no_file_can_hold_does_not_keep_a_report_from_being_written(tmp_path):
+    odd = "a\0b\x1b\ud800\uffff"
+    series = Series(odd, [1, 2], [1, 2], [odd, odd])
+    figure = Figure("one", odd, [Panel(odd, "x", "y", [series, replace(series, label="b")])])
+    for file in save(figure, tmp_path)[:1]:
+        ElementTree.parse(file)
+    text = page(odd, [Section("s", odd, [odd], [figure], [("t", [odd, odd], [[odd, odd]])], settings={odd: odd})])
+    text.encode()
+    assert "\0" not in text
+    assert "a\ufffdb" in text
+
+
 # -- the page in a browser ---------------------------------------------------------------------------------------------
 
 
@@ -387,6 +454,44 @@ def test_the_page_loads_alone_without_errors_and_fits_the_screen(browser, compar
     )
     back, text = browser.execute_script(colours)
     assert (back, text) == (("rgb(13, 17, 23)", "rgb(230, 237, 243)") if dark else ("rgb(255, 255, 255)", "rgb(31, 35, 40)"))
+
+
+def test_names_are_shown_and_never_run(browser, hostile):
+    look(browser, hostile / "report.html")
+    assert browser.get_log("browser") == []
+    assert browser.execute_script("return window.owned") is None
+    assert browser.execute_script("return document.querySelectorAll('img, body script:not(:last-of-type)').length") == 0
+    tips = browser.execute_script("return [...document.querySelectorAll('.point')].map(p => p.dataset.tip)")
+    cells = browser.execute_script("return [...document.querySelectorAll('td, th')].map(c => c.textContent)")
+    for name in HOSTILE.values():
+        assert any(name in tip for tip in tips), name
+        assert any(name in cell for cell in cells), name
+    for name in FIGURES:
+        file = hostile / "report" / f"{name}.svg"
+        browser.get(file.as_uri())
+        assert browser.execute_script("return window.owned") is None
+        assert browser.execute_script("return document.documentElement.tagName") == "svg", "it can be read"
+
+
+INJECTED = (
+    "<script>window.owned = 1</script>",
+    "<img src=x onerror='window.owned = 1'>",
+    "<svg onload='window.owned = 1'></svg>",
+    "<iframe srcdoc='<script>parent.owned = 1</script>'></iframe>",
+    "<script src='data:text/javascript,window.owned = 1'></script>",
+)
+
+
+@pytest.mark.parametrize("injected", INJECTED)
+def test_a_script_that_got_into_the_page_does_not_run(browser, compared, tmp_path, injected):
+    """Names are escaped; should that ever fail, the page's policy is the second wall."""
+    text = (compared / "report.html").read_text()
+    (tmp_path / "page.html").write_text(text.replace("<main>", f"<main>{injected}"))
+    look(browser, tmp_path / "page.html")
+    assert browser.execute_script("return window.owned") is None
+    assert "Content Security Policy" in str(browser.get_log("browser"))
+    assert browser.execute_script("return document.querySelectorAll('.point[data-tip]').length") > 5, "the page itself works"
+    assert browser.execute_script("return performance.getEntriesByType('resource').filter(e => e.transferSize).length") == 0
 
 
 def test_sections_answer_in_the_order_of_the_questions(browser, compared):

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from faults.datasets import write_cifar10, write_idx, write_pictures
 from PIL import Image
-from test_data import REAL, write_cifar10, write_idx, write_pictures
+from test_data import REAL
 
 from spacecl import ConfigError, DataError, Learner
 from spacecl.benchmarks import sources

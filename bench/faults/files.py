@@ -25,6 +25,7 @@ from spacecl import Learner, Recipe, SpaceError, Task, store
 from spacecl.benchmarks.networks import NETWORKS
 from spacecl.cli import main
 
+from . import data_files
 from .guard import run_guarded
 from .outcome import Outcome, damage
 
@@ -51,7 +52,12 @@ class Case:
 
 
 def run(count: int, seed: int) -> Outcome:
-    """Try `count` damaged files."""
+    """Try `count` damaged files, half of them of datasets."""
+    return run_saved(count - count // 2, seed).join(data_files.run(count // 2, seed))
+
+
+def run_saved(count: int, seed: int) -> Outcome:
+    """Try `count` damaged files of what spacecl itself writes."""
     draw = random.Random(seed)
     kinds = draw.choices(list(_KINDS), _WEIGHTS, k=count)
     cases = [Case(kind, draw.randrange(2**40)) for kind in kinds]

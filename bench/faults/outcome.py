@@ -28,6 +28,15 @@ class Outcome:
         if failure is not None:
             self.failures.append(f"{kind}: {failure}")
 
+    def join(self, other: Outcome) -> Outcome:
+        """This outcome with the cases of another in it."""
+        self.counts.update(other.counts)
+        self.failures += other.failures
+        self.peak_memory = max(self.peak_memory, other.peak_memory)
+        self.longest = max(self.longest, other.longest)
+        self.notes |= other.notes
+        return self
+
 
 Part = Callable[[int, int], Outcome]  # (how many cases, seed) -> outcome
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .batching import Batcher
-from .benchmarks.formats import need_pillow, seen
+from .benchmarks.formats import PIXELS, LargePictureError, open_picture, seen
 from .errors import SpaceError, TaskError
 from .export import INPUT
 from .graph import first_line
@@ -22,8 +22,6 @@ from .images import as_told
 from .learner import INFER, Learner
 from .protocol import VERSION, RequestError, answer, datatype, read, unpacked
 from .tasks import check_input
-
-PIXELS = 32_000_000  # of the largest picture that is taken
 
 
 @dataclass(frozen=True)
@@ -163,17 +161,11 @@ Shape = tuple[int, ...]
 
 def _decoded(body: bytes, shapes: set[Shape]) -> tuple[tuple[int, int], dict[Shape, np.ndarray]]:
     """A picture's size, and its pixels in every shape that some task reads."""
-    Image = need_pillow()  # noqa: N806
-    large = RequestError(f"The picture has more than {PIXELS:,} pixels. Send a smaller one.", 413)
     try:
-        with Image.open(io.BytesIO(body)) as picture:
-            if picture.width * picture.height > PIXELS:
-                raise large
+        with open_picture(io.BytesIO(body)) as picture:
             return picture.size, {shape: seen(picture, shape)[None].copy() for shape in shapes}
-    except Image.DecompressionBombError:
-        raise large from None
-    except RequestError:
-        raise
+    except LargePictureError:
+        raise RequestError(f"The picture has more than {PIXELS:,} pixels. Send a smaller one.", 413) from None
     except Exception as error:  # decoders fail in all ways
         raise RequestError("This is no picture that can be read, such as PNG, JPEG or WebP.", 415) from error
 

@@ -84,6 +84,11 @@ class Figure:
         return found
 
 
+def printable(text: str) -> str:
+    """Text with a mark in the place of characters that no file of text can hold: control characters, halves of others."""
+    return re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufffe\uffff]", "\ufffd", text)
+
+
 def check_installed() -> None:
     try:
         import matplotlib  # noqa: F401
@@ -124,7 +129,7 @@ def save(figure: Figure, folder: Path) -> list[Path]:
         handles = {text: handle for ax in axes for handle, text in zip(*ax.get_legend_handles_labels())}
         if len(handles) > 1:
             canvas.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=keys, frameon=False)
-        canvas.suptitle(figure.title)
+        canvas.suptitle(printable(figure.title))
         files = [folder / f"{figure.name}.svg", folder / f"{figure.name}.png"]
         disk.write_file(files[0], ET.tostring(_as_svg(canvas, tips), encoding="unicode").encode())
         picture = io.BytesIO()
@@ -172,7 +177,7 @@ def _draw(ax: Any, panel: Panel, prefix: str = "") -> dict[str, Sequence[str]]:
         ax.set_xticks(range(1, most + 1, math.ceil(most / 10)))
     if panel.percent:
         ax.yaxis.set_major_formatter(lambda value, place: f"{100 * value:.4g} %")
-    ax.set_title(panel.title)
+    ax.set_title(printable(panel.title))
     ax.set_xlabel(panel.xlabel)
     ax.set_ylabel(panel.ylabel)
     return tips
@@ -180,6 +185,7 @@ def _draw(ax: Any, panel: Panel, prefix: str = "") -> dict[str, Sequence[str]]:
 
 def _shown(label: str) -> str:
     """A name for a legend; matplotlib leaves out what begins with an underscore."""
+    label = printable(label)
     return f"\u200b{label}" if label.startswith("_") else label
 
 
@@ -250,7 +256,7 @@ def _as_svg(canvas: Any, tips: dict[str, Sequence[str]]) -> ET.Element:
         marks = [mark for mark in group.iter() if mark.tag == f"{{{_SVG}}}use"] or list(group.iter(f"{{{_SVG}}}path"))
         for mark, text in zip(marks, texts, strict=True):
             mark.set("class", "point")
-            ET.SubElement(mark, f"{{{_SVG}}}title").text = text
+            ET.SubElement(mark, f"{{{_SVG}}}title").text = printable(text)
     return root
 
 
@@ -261,7 +267,7 @@ def _page_svg(root: ET.Element, title: str, mark: str) -> str:
     for data in root.findall(f"{{{_SVG}}}metadata"):
         root.remove(data)
     root.set("role", "img")
-    root.set("aria-label", title)
+    root.set("aria-label", printable(title))
     for element in root.iter():
         if re.fullmatch(r"[a-z0-9A-Z.]+_\d+|tip-[\d-]+", element.get("id", "")):
             element.attrib.pop("id")

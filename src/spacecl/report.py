@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from . import disk
-from .figures import Figure, Panel, Series, check_installed, save
+from .figures import Figure, Panel, Series, check_installed, printable, save
 from .page import Section, page
 from .summary import BATCH, Arm, Result, energy, how_known, judged, numbers, relative_energy, remarks, table, title
 
@@ -413,11 +414,28 @@ def _mean(values: Sequence[float]) -> float:
 
 def _as_csv(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     stream = io.StringIO()
-    csv.writer(stream, lineterminator="\n").writerows([titles, *rows])
+    csv.writer(stream, lineterminator="\n").writerows([_as_cell(text) for text in row] for row in (titles, *rows))
     return stream.getvalue()
 
 
+def _as_cell(text: str) -> str:
+    """Text for a cell of a CSV file. A name that spreadsheets would take for a formula gets a quotation mark before it."""
+    text = printable(text)
+    return f"'{text}" if re.match(r"\s*[=@]|\s*[-+](?![\d.,e%±+ -]*$|inf$|nan$)", text) else text
+
+
 def _as_markdown(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    escaped = [[cell.replace("|", "\\|") for cell in row] for row in (titles, *rows)]
-    lines = [f"| {' | '.join(row)} |" for row in escaped]
+    lines = [f"| {' | '.join(map(as_markdown_text, row))} |" for row in (titles, *rows)]
     return "\n".join([lines[0], f"|---{'|---:' * (len(titles) - 1)}|", *lines[1:]]) + "\n"
+
+
+def as_markdown_text(text: str) -> str:
+    """Text for a cell of a Markdown table, shown as it is: no markup, no HTML, no line breaks."""
+    return re.sub(r"([\\`*_\[\]<>&|~$])", r"\\\1", " ".join(printable(text).split()))
+
+
+def as_markdown_code(text: str) -> str:
+    """A command for a cell of a Markdown table."""
+    text = " ".join(printable(text).split()).replace("|", "\\|")
+    marks = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{marks} {text} {marks}" if len(marks) > 1 else f"{marks}{text}{marks}"

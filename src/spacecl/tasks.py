@@ -242,7 +242,12 @@ def prepare(task: Task, example: Tensor, generator: torch.Generator) -> tuple[Da
             raise DataError(f"Task {task.name!r}: {len(train)} examples are left to train on. Give more, or validation data.")
     else:
         largest = max(largest, valid.check(example, least=1))
-    classes = task.class_count(largest)
+    classes, count = task.class_count(largest), len(train) + len(valid)
+    if task.classes is None and classes > count:  # a wrong label must not make a head of a million classes
+        raise DataError(
+            f"Task {task.name!r}: the label {largest} asks for {classes:,} classes, but there are {count:,} examples, so most "
+            "classes would have none. Number the task's own classes from 0, or give classes=..."
+        )
     if largest >= classes:
         raise DataError(
             f"Task {task.name!r}: the label {largest} is outside its {classes} classes, 0 to {classes - 1}. "

@@ -6,20 +6,52 @@ import hashlib
 import io
 import json
 import os
+import sys
+import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
+from dataclasses import asdict, dataclass
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from filelock import FileLock
 
 from .. import disk
+from ..documents import Count, Finite, Sha256, read_document
 from ..errors import ConfigError, DataError, StoreError
 from ..images import statistics
+from .files import CHUNK, open_file
 from .formats import Decoded
 
-VERSION = 1  # of the decoded form; another number makes all be decoded anew
+VERSION = 2  # of the decoded form; another number makes all be decoded anew
+
+
+@dataclass(frozen=True)
+class CachedFile:
+    """An array's file as it was written."""
+
+    bytes: Count
+    crc32: Count
+
+
+@dataclass(frozen=True)
+class About:
+    """What an entry says of its arrays: class names, what was left out, mean and deviation of the training images."""
+
+    classes: tuple[str, ...]
+    note: str
+    spread: tuple[tuple[Finite, ...], tuple[Finite, ...]]
+    files: dict[str, CachedFile]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """about.json, with its own checksum: another mean would change results in silence."""
+
+    sha256: Sha256
+    about: About
 
 
 def cache() -> Path:
@@ -33,7 +65,10 @@ def cache() -> Path:
 
 def decoded(name: str, files: Sequence[Path], decode: Callable[[], Decoded]) -> Decoded:
     """What `decode` makes of some files, from the cache if they are those of the last time."""
-    facts = [(str(file.absolute()), stat.st_size, stat.st_mtime_ns) for file in files for stat in [file.stat()]]
+    try:
+        facts = [(str(file.absolute()), stat.st_size, stat.st_mtime_ns) for file in files for stat in [file.stat()]]
+    except OSError as error:  # such as a link that leads nowhere
+        raise DataError(f"A data file cannot be read: {error}. Repair or remove it.") from error
     key = hashlib.sha256(json.dumps([VERSION, name, facts]).encode()).hexdigest()[:16]
     folder = cache() / "decoded" / f"{name}-{key}"
     try:
@@ -44,7 +79,7 @@ def decoded(name: str, files: Sequence[Path], decode: Callable[[], Decoded]) -> 
             if found is None:
                 _fill(folder, decode())
                 found = _cached(folder)
-    except (StoreError, PermissionError) as error:
+    except (StoreError, OSError) as error:  # what is wrong with the data files themselves is a DataError
         raise ConfigError(
             f"The cache {folder.parent} cannot be used: {str(error).rstrip('.')}. Name another folder with SPACECL_CACHE."
         ) from error
@@ -62,10 +97,10 @@ def _fill(folder: Path, found: Decoded) -> None:
         arrays = {f"{part}-{what}.npy": array for part in ("train", "test") for what, array in zip(_KEPT, getattr(found, part))}
         for file, array in arrays.items():
             disk.write_file(made / file, partial(_write_array, array), sync_name=False)
-        sizes = {file: (made / file).stat().st_size for file in arrays}
-        spread = statistics(found.train[0])
-        about = {"classes": found.classes, "note": found.note, "spread": spread, "sizes": sizes}
-        disk.write_file(made / "about.json", json.dumps(about).encode(), sync_name=False)
+        files = {file: CachedFile((made / file).stat().st_size, _checksum(made / file)) for file in arrays}
+        about = asdict(About(found.classes, found.note, statistics(found.train[0]), files))
+        text = json.dumps({"sha256": _digest(about), "about": about})
+        disk.write_file(made / "about.json", text.encode(), sync_name=False)
         disk.replace_folder(made, folder)
     except BaseException:
         with suppress(StoreError):
@@ -81,16 +116,65 @@ _KEPT = ("pixels", "labels")
 
 
 def _cached(folder: Path) -> Decoded | None:
-    """An entry of the cache as memory-mapped arrays, or None if it is not there or not whole."""
+    """An entry of the cache as memory-mapped arrays, or None if it is not there or is not what was written."""
     try:
-        about = json.loads((folder / "about.json").read_text())
-        if any((folder / file).stat().st_size != size for file, size in about["sizes"].items()):
+        kept = read_document(folder / "about.json", Kept)
+        about = kept.about
+        if _digest(asdict(about)) != kept.sha256:
             return None
-        train, test = (
-            (np.load(folder / f"{part}-pixels.npy", mmap_mode="r"), np.load(folder / f"{part}-labels.npy"))
-            for part in ("train", "test")
-        )
-        mean, std = (tuple(values) for values in about["spread"])
-        return Decoded(train, test, tuple(about["classes"]), about["note"], (mean, std))
-    except (FileNotFoundError, ValueError, KeyError, TypeError, EOFError):
+        splits = []
+        for part in ("train", "test"):
+            pixels, labels = (_mapped(folder / f"{part}-{what}.npy", about.files) for what in _KEPT)
+            splits.append((pixels, np.array(labels)))
+        found = Decoded(splits[0], splits[1], about.classes, about.note, about.spread)
+        return found if _is_whole(found) else None
+    except PermissionError:
+        raise
+    except Exception:  # a damaged entry may fail in any way, and is made anew
         return None
+
+
+def _digest(about: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+
+
+def _mapped(file: Path, kept: dict[str, CachedFile]) -> np.ndarray:
+    """An array in a file. What its header says is trusted only if the whole file is the one that was written."""
+    if _checksum(file, kept[file.name].bytes) != kept[file.name].crc32:
+        raise ValueError(f"{file} is damaged")
+    return np.load(file, mmap_mode="r", allow_pickle=False)
+
+
+def _checksum(file: Path, largest: int = sys.maxsize) -> int:
+    with open_file(file, largest) as stream:
+        status = os.fstat(stream.fileno())
+    return _checksum_of(file, status.st_size, status.st_mtime_ns)
+
+
+@lru_cache(256)  # a stream of tasks asks for the same entry once a task
+def _checksum_of(file: Path, size: int, changed: int) -> int:
+    found = 0
+    with file.open("rb") as stream:
+        while part := stream.read(CHUNK):
+            found = zlib.crc32(part, found)
+    return found
+
+
+def _is_whole(found: Decoded) -> bool:
+    """Whether an entry has the types and the shapes that decoding gives."""
+    mean, std = found.spread or ((), ())
+    channels = found.train[0].shape[1]
+    return (
+        all(
+            pixels.dtype == np.uint8
+            and pixels.ndim == 4
+            and labels.dtype == np.int64
+            and labels.shape == pixels.shape[:1]
+            and pixels.shape[1:] == found.train[0].shape[1:]
+            and labels.size > 0
+            and 0 <= labels.min() <= labels.max() < len(found.classes)
+            for pixels, labels in (found.train, found.test)
+        )
+        and len(mean) == len(std) == channels
+        and min(std) > 0
+    )

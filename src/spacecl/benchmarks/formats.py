@@ -1,25 +1,31 @@
-"""Readers of the publishers' file formats: files in, bytes and labels out. Nothing in a pickle is run."""
+"""Readers of the publishers' file formats: files in, bytes and labels out. Nothing in a file is run."""
 
 from __future__ import annotations
 
 import csv
-import gzip
 import io
-import pickle
-import re
+import math
+import stat
+import struct
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from ..errors import ConfigError, DataError, SpaceError
 from ..images import Values
+from .files import LARGEST_ARRAY, UNPACKING_ERRORS, fill, open_file, open_unpacked
+from .matlab import read_arrays
+from .pickles import read_pickle
 
 Split = tuple[np.ndarray, np.ndarray]  # (images, channels, height, width) uint8, and labels
 PICTURES = (".png", ".jpg", ".jpeg", ".ppm", ".bmp", ".webp")
+FORMATS = ("PNG", "JPEG", "PPM", "BMP", "WEBP")  # of pictures that are opened; some others make Pillow start programs
+PIXELS = 32_000_000  # of the largest picture that is opened
 
 
 @dataclass(frozen=True)
@@ -42,8 +48,11 @@ def read_idx(folder: Path) -> Decoded:
     for part in ("train", "t10k"):
         images = idx(packed(folder / f"{part}-images-idx3-ubyte"))
         labels = idx(packed(folder / f"{part}-labels-idx1-ubyte"))
-        if images.ndim != 3 or labels.ndim != 1:
-            raise DataError(f"{folder}: {part} holds {images.ndim}-dimensional images and {labels.ndim}-dimensional labels.")
+        if images.shape[1:] != (28, 28) or labels.ndim != 1:
+            raise DataError(
+                f"{folder}: {part} holds images of shape {images.shape[1:]} and {labels.ndim}-dimensional labels; "
+                "28 x 28 and 1 are expected. Fetch it again."
+            )
         splits.append((images[:, None], labels.astype(np.int64)))
     return Decoded(splits[0], splits[1], tuple(map(str, range(10))))
 
@@ -53,107 +62,36 @@ def packed(file: Path) -> Path:
     return file if file.is_file() else file.with_name(f"{file.name}.gz")
 
 
-def content(file: Path) -> bytes:
-    """A file's bytes, unpacked if it is packed."""
-    return gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-
-
 def idx(file: Path) -> np.ndarray:
-    """An array of bytes in the IDX format."""
+    """An array of bytes in the IDX format; no more is unpacked than its header says."""
     try:
-        data = content(file)
-    except (EOFError, zlib.error, OSError) as error:
+        with open_unpacked(file) as stream:
+            return _idx(stream, file)
+    except UNPACKING_ERRORS as error:
         raise DataError(f"{file} cannot be unpacked: {error}. Fetch it again.") from error
-    if len(data) < 4 or data[:3] != b"\0\0\x08":
+
+
+def _idx(stream: BinaryIO, file: Path) -> np.ndarray:
+    head = stream.read(4)
+    if len(head) < 4 or head[:3] != b"\0\0\x08":
         raise DataError(f"{file} is not an IDX file of bytes. Fetch it again.")
-    shape = np.frombuffer(data, ">i4", data[3], offset=4) if len(data) >= 4 + 4 * data[3] else np.array([-1])
-    start = 4 + 4 * data[3]
-    if len(data) - start != int(np.prod(shape)):
+    sizes = stream.read(4 * head[3])
+    shape = struct.unpack(f">{len(sizes) // 4}i", sizes[: len(sizes) // 4 * 4])
+    count = math.prod(shape)  # of Python's integers, which do not wrap
+    if len(shape) < head[3] or min(shape, default=0) < 0 or count > LARGEST_ARRAY:
         raise DataError(
-            f"{file} is truncated: {len(data) - start} bytes for an array of {tuple(shape.tolist())}. Fetch it again."
+            f"{file} claims to hold an array of {shape}; an honest file has at most {LARGEST_ARRAY:,} bytes. Fetch it again."
         )
-    return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
+    data = np.empty(count, np.uint8)
+    found = fill(stream, data)
+    if found < count:
+        raise DataError(f"{file} is truncated: {found} bytes for an array of {shape}. Fetch it again.")
+    if stream.read(1):
+        raise DataError(f"{file} is longer than its array of {shape}. Fetch it again.")
+    return data.reshape(shape)
 
 
 # -- Pickles: CIFAR and the FaceScrub subset -------------------------------------------------------------------------
-
-
-class _Said:
-    """What a pickle says of an array or a type: words, numbers and bytes that nothing has been done with yet."""
-
-    __slots__ = ("said", "state", "what")
-
-    def __init__(self, what: str, said: tuple[Any, ...]):
-        self.what, self.said = what, said
-        self.state: Any = None
-
-    def __setstate__(self, state: Any) -> None:
-        self.state = state
-
-
-class _Taker:
-    """Stands for a function that a pickle would call, and notes what it would be called with."""
-
-    __slots__ = ("what",)
-
-    def __init__(self, what: str):
-        self.what = what
-
-    def __call__(self, *said: Any) -> _Said:
-        return _Said(self.what, said)
-
-
-class _Restricted(pickle.Unpickler):
-    """Nothing of the interpreter is handed to a pickle: arrays are made afterwards, from what it says of them."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        known = {"_reconstruct", "scalar", "_frombuffer", "ndarray", "dtype"} if module.split(".")[0] == "numpy" else set()
-        if name in known or (module, name) == ("_codecs", "encode"):
-            return _Taker(name)
-        raise pickle.UnpicklingError(f"{module}.{name} has no place in a file of images")
-
-
-def _made(found: Any) -> Any:
-    """Plain values and arrays of numbers, from what a pickle says."""
-    if isinstance(found, dict):
-        return {_made(key): _made(value) for key, value in found.items()}
-    if isinstance(found, (list, tuple)):
-        return [_made(value) for value in found]
-    if not isinstance(found, _Said):
-        return found
-    if found.what == "encode":  # how old protocols write bytes
-        text, encoding = found.said
-        return _text(text).encode({"latin1": "latin1"}[_text(encoding)])
-    if found.what == "dtype":
-        name, order = _text(found.said[0]), _text(found.state[1]) if found.state is not None else "="
-        if not re.fullmatch(r"[biuf][1248]", name):
-            raise pickle.UnpicklingError(f"values of type {name} have no place in a file of images")
-        return np.dtype(f"{'=' if order == '|' else order}{name}")
-    if found.what == "scalar":
-        number, data = map(_made, found.said)
-        return np.frombuffer(data, number, 1)[0]
-    if found.what == "_frombuffer":
-        data, kind, shape, order = map(_made, found.said)
-    else:
-        _, shape, kind, columns, data = map(_made, found.state)
-        order = "F" if columns else "C"
-    if not isinstance(kind, np.dtype):
-        raise pickle.UnpicklingError("an array without a type of numbers")
-    return np.frombuffer(bytes(data), kind).reshape(tuple(shape), order="F" if _text(order) == "F" else "C")
-
-
-def _text(value: Any) -> str:
-    return value.decode("ascii") if isinstance(value, bytes) else value
-
-
-def unpickled(file: Path) -> dict[str, Any]:
-    """A dictionary from a pickle, its keys as text; anything but data is refused."""
-    data = file.read_bytes()
-    try:
-        found = _made(_Restricted(io.BytesIO(data), encoding="bytes").load())
-        return {_text(key): value for key, value in found.items()}
-    except Exception as error:  # a damaged pickle may fail in any way
-        raise DataError(f"{file} cannot be read: {type(error).__name__}: {error}. Fetch it again.") from error
 
 
 def read_cifar10(folder: Path) -> Decoded:
@@ -163,16 +101,35 @@ def read_cifar10(folder: Path) -> Decoded:
 
 
 def read_cifar100(folder: Path) -> Decoded:
-    names = tuple(_text(name) for name in unpickled(folder / "meta").get("fine_label_names", []))
-    return Decoded(_rows(folder / "train", "fine_labels"), _rows(folder / "test", "fine_labels"), names or _numbers(100))
+    file = folder / "meta"
+    names = [_name(name, file) for name in read_pickle(file).get("fine_label_names") or _numbers(100)]
+    if len(set(names)) != 100:
+        raise DataError(f"{file} holds {len(set(names))} names of classes; there are 100. Fetch it again.")
+    return Decoded(_rows(folder / "train", "fine_labels"), _rows(folder / "test", "fine_labels"), tuple(names))
+
+
+def _name(value: Any, file: Path) -> str:
+    found = value.decode() if isinstance(value, bytes) else value
+    if not isinstance(found, str) or not found:
+        raise DataError(f"{file} holds names of classes that are not text. Fetch it again.")
+    return found
 
 
 def _rows(file: Path, labels: str) -> Split:
-    found = unpickled(file)
-    pixels, targets = found.get("data"), found.get(labels)
-    if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.shape[1:] != (3072,) or targets is None:
+    found = read_pickle(file)
+    pixels = found.get("data")
+    if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.shape[1:] != (3072,) or labels not in found:
         raise DataError(f'{file} does not hold "data" of 3,072 bytes an image and "{labels}". Fetch it again.')
-    return pixels.reshape(-1, 3, 32, 32), np.asarray(targets)
+    return pixels.reshape(-1, 3, 32, 32), _labels(found[labels], file)
+
+
+def _labels(values: Any, file: Path) -> np.ndarray:
+    """Labels from a pickle. What is no flat row of whole numbers is refused before NumPy would make an array of it."""
+    if isinstance(values, list) and all(isinstance(value, (int, np.integer)) and 0 <= value < 1 << 16 for value in values):
+        return np.array(values, np.int64)
+    if isinstance(values, np.ndarray) and values.ndim == 1 and np.issubdtype(values.dtype, np.integer):
+        return values
+    raise DataError(f"{file} holds labels that are not a row of whole numbers. Fetch it again.")
 
 
 def read_facescrub(folder: Path) -> Decoded:
@@ -181,11 +138,11 @@ def read_facescrub(folder: Path) -> Decoded:
     if all(file.is_file() for file in pickles):
         splits = []
         for file in pickles:
-            found = unpickled(file)
-            pixels, labels = np.asarray(found["features"]), np.asarray(found["labels"])
-            if pixels.shape[1:] != (3, 32, 32):
-                raise DataError(f"{file} does not hold 32 x 32 colour images.")
-            splits.append((_bytes(pixels, file), labels))
+            found = read_pickle(file)
+            pixels = found.get("features")
+            if not isinstance(pixels, np.ndarray) or pixels.shape[1:] != (3, 32, 32):
+                raise DataError(f"{file} does not hold 32 x 32 colour images. Fetch it again.")
+            splits.append((_bytes(pixels, file), _labels(found.get("labels"), file)))
         return Decoded(splits[0], splits[1], _numbers(100))
     people = sorted((path for path in folder.iterdir() if path.is_dir()), key=lambda path: (-len(pictures(path)), path.name))
     if len(people) < 100:
@@ -200,17 +157,19 @@ def read_facescrub(folder: Path) -> Decoded:
 
 def read_svhn(folder: Path) -> Decoded:
     """Cropped digits; the label 10 stands for a nought."""
-    from scipy.io import loadmat
-
     splits = []
     for part in ("train", "test"):
         file = folder / f"{part}_32x32.mat"
         try:
-            found = loadmat(file)
-            pixels, labels = found["X"].transpose(3, 2, 0, 1), found["y"].reshape(-1)
-        except Exception as error:  # a damaged file may fail in any way
-            raise DataError(f"{file} cannot be read: {type(error).__name__}: {error}. Fetch it again.") from error
-        splits.append((np.ascontiguousarray(_bytes(pixels, file)), labels % 10))
+            found = read_arrays(file, ("X", "y"))
+        except (ValueError, zlib.error) as error:
+            raise DataError(f"{file} cannot be read: {error}. Fetch it again.") from error
+        pixels, labels = found["X"], found["y"].reshape(-1)
+        if pixels.ndim != 4 or pixels.shape[:3] != (32, 32, 3):
+            raise DataError(f"{file} holds images of shape {pixels.shape[:3]}; (32, 32, 3) is expected. Fetch it again.")
+        if labels.size and not 0 <= labels.min() <= labels.max() <= 10:
+            raise DataError(f"{file} holds labels from {labels.min()} to {labels.max()}; they go from 1 to 10. Fetch it again.")
+        splits.append((np.ascontiguousarray(_bytes(pixels, file).transpose(3, 2, 0, 1)), labels % 10))
     return Decoded(splits[0], splits[1], _numbers(10))
 
 
@@ -236,17 +195,33 @@ def read_gtsrb(folder: Path) -> Decoded:
     files, labels, note = listed(signs)
     images = folder / "Final_Test" / "Images"
     table = next(file for file in (folder / "GT-final_test.csv", images / "GT-final_test.csv") if file.is_file())
+    rows = _sign_rows(table)
+    test = decode([images / name for name in rows], (3, 32, 32)), np.array(list(rows.values()), np.int64)
+    return Decoded((decode(files, (3, 32, 32)), labels), test, _numbers(43), note)
+
+
+def _sign_rows(table: Path) -> dict[str, int]:
+    """The names of the test pictures, which must lie in one folder, and their labels."""
+    rows: dict[str, int] = {}
     try:
-        with table.open(newline="", encoding="utf-8-sig") as stream:
-            mark = ";" if ";" in stream.readline() else ","
-            stream.seek(0)
-            rows = [(row["Filename"], int(row["ClassId"])) for row in csv.DictReader(stream, delimiter=mark)]
-    except (KeyError, TypeError, ValueError) as error:
+        with open_file(table, LARGEST_TABLE) as stream:
+            text = io.StringIO(stream.read().decode("utf-8-sig"), newline="")
+        mark = ";" if ";" in text.readline() else ","
+        text.seek(0)
+        for row in csv.DictReader(text, delimiter=mark):
+            name, label = row["Filename"], int(row["ClassId"])
+            plain = name == Path(name).name and name.isprintable() and name.lower().endswith(PICTURES)
+            if not plain or name in rows or not 0 <= label < 43:
+                raise ValueError(f"the row {name[:100]!r} with {row['ClassId'][:100]!r} is no sign, or is there twice")
+            rows[name] = label
+    except (KeyError, TypeError, AttributeError, ValueError, csv.Error) as error:
         raise DataError(
             f"{table} is not the table of test signs, with Filename and ClassId: {error}. Fetch it again."
         ) from error
-    test = decode([images / name for name, _ in rows], (3, 32, 32)), np.array([label for _, label in rows], np.int64)
-    return Decoded((decode(files, (3, 32, 32)), labels), test, _numbers(43), note)
+    return rows
+
+
+LARGEST_TABLE = 1 << 24  # bytes, forty times what is published
 
 
 def pictures(folder: Path) -> list[Path]:
@@ -264,13 +239,22 @@ def listed(folders: Sequence[Path]) -> tuple[list[Path], np.ndarray, str]:
     files, labels, empty = [], [], 0
     for label, folder in enumerate(folders):
         found = pictures(folder)
-        whole = [file for file in found if file.stat().st_size]
+        whole = [file for file in found if not _is_empty(file)]
         empty += len(found) - len(whole)
         files += whole
         labels += [label] * len(whole)
         if not whole:
             raise DataError(f"{folder} holds no pictures ({', '.join(PICTURES)}).")
     return files, np.array(labels, np.int64), f"{empty} empty files left out" if empty else ""
+
+
+def _is_empty(file: Path) -> bool:
+    """Whether a file is regular and empty. What is no file at all is named when it is opened."""
+    try:
+        status = file.stat()
+    except OSError:
+        return False
+    return stat.S_ISREG(status.st_mode) and not status.st_size
 
 
 def read_parts(folders: Sequence[Path], size: int, channels: int, share: float) -> tuple[Split, Split, str]:
@@ -283,18 +267,39 @@ def read_parts(folders: Sequence[Path], size: int, channels: int, share: float) 
 
 def decode(files: Sequence[Path], shape: Sequence[int]) -> np.ndarray:
     """Pictures as bytes, all of one shape (channels, height, width); all that cannot be read are named."""
-    Image = need_pillow()  # noqa: N806
+    need_pillow()
     found, broken = np.empty((len(files), *shape), np.uint8), []
     for row, file in enumerate(files):
         try:
-            with Image.open(file) as picture:
+            with open_file(file) as stream, open_picture(stream) as picture:
                 found[row] = seen(picture, shape)
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            broken.append(f"{file} ({error})")
+        except Exception as error:  # decoders fail in all ways
+            broken.append(f"{file} ({str(error) or type(error).__name__})")
     if broken:
         more = f" and {len(broken) - 5} more" if len(broken) > 5 else ""
         raise DataError(f"These pictures cannot be read: {'; '.join(broken[:5])}{more}. Remove or replace them.")
     return found
+
+
+class LargePictureError(ValueError):
+    """A picture with more than PIXELS pixels; a file of kilobytes may hold one that takes gigabytes."""
+
+
+@contextmanager
+def open_picture(stream: BinaryIO) -> Iterator[Any]:
+    """Open a picture of one of FORMATS with Pillow, of at most PIXELS pixels."""
+    Image = need_pillow()  # noqa: N806
+    large = LargePictureError(f"it has more than {PIXELS:,} pixels")
+    try:
+        picture = Image.open(stream, formats=FORMATS)
+        if picture.width * picture.height > PIXELS:
+            raise large
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):  # Pillow's own limit is higher
+        raise large from None
+    except Image.UnidentifiedImageError:
+        raise ValueError(f"it is none of {', '.join(FORMATS)}") from None
+    with picture:
+        yield picture
 
 
 def seen(picture: Any, shape: Sequence[int]) -> np.ndarray:
@@ -304,7 +309,7 @@ def seen(picture: Any, shape: Sequence[int]) -> np.ndarray:
     channels, high, wide = shape
     picture = ImageOps.exif_transpose(picture)
     if picture.mode.startswith("I"):
-        picture = Image.fromarray((np.asarray(picture).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8))
+        picture = Image.fromarray((np.asarray(picture) >> 8).clip(0, 255).astype(np.uint8))
     if picture.has_transparency_data:
         clear = picture.convert("RGBA")
         picture = Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear)
@@ -341,8 +346,10 @@ def read(name: str, folder: Path) -> Decoded:
     """A dataset's files as arrays. Whatever is wrong with them is an error that names the folder."""
     try:
         found = READERS[name](folder)
-    except (SpaceError, OSError):
+    except SpaceError:
         raise
+    except OSError as error:
+        raise DataError(f"{folder} cannot be read as {name}: {error}. Repair or replace the file.") from error
     except Exception as error:  # damaged files may fail in any way
         raise DataError(f"{folder} cannot be read as {name}: {type(error).__name__}: {error}. Fetch it again.") from error
     for part, (pixels, labels) in (("training", found.train), ("test", found.test)):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from filelock import FileLock
 
@@ -17,7 +19,8 @@ from .. import disk
 from ..errors import ConfigError, DataError
 from .cache import cache, decoded
 from .catalogue import DATASETS, files_of
-from .formats import Decoded, content, packed, read
+from .files import CHUNK, open_unpacked
+from .formats import Decoded, packed, read
 
 SYSTEM = (Path("/usr/share/datasets"),)  # where Debian's packages put datasets
 
@@ -107,16 +110,34 @@ def fetch(name: str, into: Path, progress: bool | None = None) -> Path:
     return final
 
 
+LARGEST_ARCHIVE = 1 << 31  # bytes when unpacked; the largest that is published has 276 MB
+
+
 def _unpack(archive: Path, target: Path) -> None:
-    """Unpack a zip or tar file; members that would land elsewhere are refused."""
-    if archive.suffix == ".zip":
-        with zipfile.ZipFile(archive) as packed:
-            packed.extractall(target)
-        return
-    with tarfile.open(archive) as packed_tar:
-        if not hasattr(tarfile, "data_filter"):  # Python before its security updates of 2023
-            raise ConfigError(f"This Python cannot unpack {archive.name} safely. Update it, or unpack the file by hand.")
-        packed_tar.extractall(target, filter="data")
+    """Unpack a zip or tar file. Members that would land elsewhere, and more than LARGEST_ARCHIVE bytes, are refused."""
+    try:
+        if archive.suffix == ".zip":
+            with zipfile.ZipFile(archive) as packed_zip:
+                _check_members(archive, ((member.filename, member.file_size) for member in packed_zip.infolist()))
+                packed_zip.extractall(target)
+            return
+        with tarfile.open(archive) as packed_tar:
+            if not hasattr(tarfile, "data_filter"):  # Python before its security updates of 2023
+                raise ConfigError(f"This Python cannot unpack {archive.name} safely. Update it, or unpack the file by hand.")
+            _check_members(archive, ((member.name, member.size) for member in packed_tar))
+            packed_tar.extractall(target, filter="data")
+    except (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, NotImplementedError, RuntimeError) as error:
+        raise DataError(f"{archive} cannot be unpacked: {error}. Fetch it again.") from error
+
+
+def _check_members(archive: Path, members: Iterable[tuple[str, int]]) -> None:
+    total = 0
+    for name, size in members:
+        if PurePosixPath(name).is_absolute() or PureWindowsPath(name).drive or ".." in re.split(r"[/\\]", name):
+            raise DataError(f"{archive} would write outside of its folder: {name!r}. Get another copy.")
+        total += size
+        if total > LARGEST_ARCHIVE:
+            raise DataError(f"{archive} has more than {LARGEST_ARCHIVE:,} bytes when unpacked. Get another copy.")
 
 
 @dataclass(frozen=True)
@@ -136,7 +157,7 @@ def check(name: str, data: str | os.PathLike[str] | None = None) -> Finding:
         return Finding("missing", None, dataset.how())
     try:
         found = read(name, folder)
-    except (DataError, OSError) as error:
+    except DataError as error:
         return Finding("damaged", folder, str(error))
     counts = len(found.train[1]), len(found.test[1])
     differ = [file for file, md5 in dataset.md5.items() if _md5(packed(folder / file)) != md5]
@@ -153,4 +174,8 @@ def check(name: str, data: str | os.PathLike[str] | None = None) -> Finding:
 
 
 def _md5(file: Path) -> str:
-    return hashlib.md5(content(file), usedforsecurity=False).hexdigest()
+    found = hashlib.md5(usedforsecurity=False)
+    with open_unpacked(file) as stream:
+        while part := stream.read(CHUNK):
+            found.update(part)
+    return found.hexdigest()
