@@ -1,5 +1,7 @@
 """Bad input gets a clear error before any training, and nothing committed is lost."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from models import IMAGE, ConvNet, chain, tasks
@@ -154,7 +156,7 @@ def test_an_interrupted_learn_leaves_the_learner_as_it_was(learner, error, reads
         learner.learn(Task("second", data, (X, Y)), Recipe(epochs=2, retrain_epochs=2))
     assert_untouched(learner)
     again, fresh = Learner(chain(), SPACE(variance=0.8), example_input=VECTOR), Interrupting(10**9, error)
-    again._state = learner._core, dict(learner._records)
+    again._state = replace(learner._state)
     expected = again.learn(Task("second", fresh, (X, Y)), QUICK).digest
     assert learner.learn(Task("second", fresh, (X, Y)), QUICK).digest == expected, "the interrupted try left a trace"
 

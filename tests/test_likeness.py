@@ -1,6 +1,7 @@
 """Tasks found out: by what they remember of their inputs; asked for by name, and never without saying how sure it is."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -106,10 +107,8 @@ def test_a_task_of_numbers_beyond_all_bounds_is_learned_though_it_cannot_be_know
 
 
 def test_a_task_that_remembers_nothing_says_so_and_later_ones_keep_their_own(learner, tmp_path):
-    from dataclasses import replace
-
     other, x = Learner(chain(), SPACE(variance=0.9), example_input=VECTOR), torch.randn(2, 6)
-    other._state = replace(learner._core, signatures=()), learner._records
+    other._state = replace(learner._state, core=replace(learner._core, signatures=()))
     with pytest.raises(TaskError, match="Task 'task 0' kept nothing to know its inputs by: an older version"):
         other.identify(x)
     assert other.predict(x, "task 0").shape == (2,)
