@@ -9,10 +9,11 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -20,25 +21,25 @@ from . import store
 from .blueprint import ask, rebuild, repeated
 from .checkpoint import Keeper, part
 from .core import Core
-from .door import admit
+from .door import admit, check_model
 from .errors import ConfigError, DataError, SpaceError, SpaceWarning, StoreError, TaskError
+from .graph import first_line
 from .likeness import SAMPLES, Identified, Inferred, features, scores, signature
 from .methods import METHODS, SPACE
 from .progress import Progress
 from .recipe import Recipe
 from .record import Job, TaskRecord
+from .rules import check_flag, check_path, file_errors, is_whole, show
 from .saved import compare_tensors, restored, written
 from .seeds import seeded, task_seed
 from .state import Method as Method
 from .state import State
-from .tasks import Data, Source, Task, check_input, prepare
+from .tasks import CLASSES, Data, Source, Task, check_input, prepare
+from .tasks import INFER as INFER
 from .training import Row, Trainer, evaluate
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-
-INFER: Final = "infer"  # in place of a task's name: find out which it is
 
 
 class Learner:
@@ -79,12 +80,15 @@ class Learner:
         shown on a terminal).
         """
         method = SPACE() if method is None else method
+        _check_method(method)
+        if fabric is not None:
+            _check_fabric(fabric)
+        self.seed, self.progress = seed, progress
         core = Core.empty(admit(model, example_input, head, shared))
         method.check(core.channels)
         self._state = State(method, core)  # replaced in one step, and read once by everything that reads it
         self._changing = threading.Lock()  # held while a task is learned or anything else makes a new state of the old
         self._fabric = fabric
-        self.seed, self.progress = int(seed) % 2**40, progress
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_changing"}  # a lock cannot be copied
@@ -126,6 +130,7 @@ class Learner:
 
     @method.setter
     def method(self, method: Method) -> None:
+        _check_method(method)
         with self._change() as state:
             if type(method) is not type(state.method):
                 raise ConfigError(
@@ -133,6 +138,28 @@ class Learner:
                 )
             method.check(state.core.channels)
             self._state = replace(state, method=method).with_networks_of(state)
+
+    @property
+    def seed(self) -> int:
+        """What training draws from: the same seed, model and data give the same bits."""
+        return self._seed
+
+    @seed.setter
+    def seed(self, seed: int) -> None:
+        if not is_whole(seed) or int(seed) < 0:
+            raise ConfigError(f"seed={show(seed)} must be a whole number, at least 0.")
+        self._seed = int(seed) % 2**40
+
+    @property
+    def progress(self) -> Progress:
+        """Whether progress bars are shown: True, False, None for on a terminal, or a way of your own to show them."""
+        return self._progress
+
+    @progress.setter
+    def progress(self, progress: Progress) -> None:
+        if not (progress is None or isinstance(progress, bool) or (callable(progress) and not isinstance(progress, type))):
+            raise ConfigError(f"progress={show(progress)} must be True, False, None or a function.")
+        self._progress = progress
 
     @property
     def size(self) -> float:
@@ -173,6 +200,8 @@ class Learner:
 
     def given(self, classes: int) -> nn.Module:
         """The network as it was given, never grown, with a new head for so many classes: what a single task would have."""
+        if not is_whole(classes) or not 1 <= int(classes) <= CLASSES:
+            raise ConfigError(f"classes={show(classes)} must be a whole number from 1 to {CLASSES:,}.")
         blueprint = self._core.blueprint
         tensors = blueprint.tensors()
         with seeded(self.seed):
@@ -236,10 +265,17 @@ class Learner:
         on_epoch: Callable[[Row], None] | None,
     ) -> State:
         """Check a task's data and learn it; returns the state that has it, and changes nothing that the given one holds."""
-        if not isinstance(task, Task):
-            raise DataError(f"learn() takes a Task, such as Task('name', (x, y)); got a {type(task).__name__}.")
-        if task.name == INFER:
-            raise TaskError(f"No task can be named {INFER!r}: the word asks to find out the task. Give this one another name.")
+        _check_task(task, "learn()")
+        if recipe is not None and not isinstance(recipe, Recipe):
+            raise ConfigError(f"recipe={show(recipe)} must be a Recipe, such as Recipe(epochs=20).")
+        if on_epoch is not None and not callable(on_epoch):
+            raise ConfigError(f"on_epoch={show(on_epoch)} must be a function; it is called with every epoch's row.")
+        if checkpoint is not None:
+            checkpoint = check_path("checkpoint", checkpoint)
+            with file_errors("No checkpoint can be kept"):
+                is_file = checkpoint.exists() and not checkpoint.is_dir()
+            if is_file:
+                raise ConfigError(f"checkpoint={str(checkpoint)!r} is a file. Give a folder, which need not exist yet.")
         if task.name in state.records:
             raise TaskError(f"A task named {task.name!r} has been learned already. Give this one another name.")
         _check_data(state)
@@ -253,7 +289,7 @@ class Learner:
             torch.manual_seed(seed)  # however much was drawn while the data was read
             if checkpoint is not None:
                 data = {"examples": [len(train), len(valid)], "classes": classes}
-                trainer = replace(trainer, keeper=self._keeper(state, Path(checkpoint), task.name, recipe, data))
+                trainer = replace(trainer, keeper=self._keeper(state, checkpoint, task.name, recipe, data))
             before = tuple(state.data[name] for name in state.records) if state.method.needs_data else ()
             core, found = learn(state.core, Job(task.name, train, valid, classes, trainer, before))
             network = core.network(number).to(self.fabric.device)
@@ -297,6 +333,7 @@ class Learner:
 
         Data are kept as they are given, not copied.
         """
+        _check_task(task, "remember()")
         with self._change() as state:
             seed = task_seed(self.seed, state.number(task.name))
             with seeded(seed):
@@ -312,6 +349,8 @@ class Learner:
             raise ConfigError(
                 f"Checkpoints are for one process, but {self.fabric.world_size} are at work. Leave checkpoint out."
             )
+        with file_errors("No checkpoint can be kept"):
+            folder.mkdir(parents=True, exist_ok=True)
         before = {name: record.digest for name, record in state.records.items()}
         method = {"name": type(state.method).__name__, "options": asdict(state.method)}  # type: ignore[call-overload]
         identity = {"task": task, "before": before, "seed": self.seed, "method": method, "recipe": asdict(recipe), **data}
@@ -330,9 +369,12 @@ class Learner:
         return self._answers(x, network)
 
     def _answers(self, x: Tensor, network: nn.Module) -> Tensor:
-        with torch.no_grad():
-            parts = [ask(network, part, self.channels_last) for part in x.split(1024)]
-            return (parts[0] if len(parts) == 1 else torch.cat(parts)).to(x.device)
+        try:
+            with torch.no_grad():
+                parts = [ask(network, part, self.channels_last) for part in x.split(1024)]
+                return (parts[0] if len(parts) == 1 else torch.cat(parts)).to(x.device)
+        except (IndexError, RuntimeError) as error:  # tokens beyond its vocabulary, above all
+            raise DataError(f"The network does not know these inputs: {first_line(error)}") from error
 
     @overload
     def predict(self, x: Tensor, task: Literal["infer"], *, together: bool = False) -> Inferred: ...  # type: ignore[overload-overlap]
@@ -347,23 +389,25 @@ class Learner:
         tells it, and how sure it is, with the labels. It is never done unasked.
         """
         state = self._state
+        check_flag("together", together)
         infer = isinstance(task, str) and task == INFER
         if together and not infer:
             raise ConfigError('together=True is for task="infer": rows whose task is named need no finding out.')
-        if task is None or not hasattr(task, "__len__"):
+        if not isinstance(task, (str, Sequence, np.ndarray)) or getattr(task, "ndim", 1) != 1:
             raise TaskError(f'Which task? Give its name, one name per row, or task="infer" to find out. {state.list_tasks()}')
         if infer:
             found = self._identify(state, x, together)
             return Inferred(self._labels(state, x, found.tasks), found.tasks, found.sure)
         if isinstance(task, str):
             return self._logits(state, x, task).argmax(1)
-        if len(task) != len(x):
-            raise TaskError(f"{len(task)} task names for {len(x)} rows; give one name, or one per row.")
-        unknown = [f"row {row}: {name!r}" for row, name in enumerate(task) if name not in state.records]
+        _check_input(state, x, "Mixed tasks")
+        names = list(task)
+        if len(names) != len(x):
+            raise TaskError(f"{len(names)} task names for {len(x)} rows; give one name, or one per row.")
+        unknown = [f"row {row}: {show(n)}" for row, n in enumerate(names) if not isinstance(n, str) or n not in state.records]
         if unknown:
             raise TaskError(f"No such task: {', '.join(unknown[:5])}. {state.list_tasks()}")
-        _check_input(state, x, "Mixed tasks")
-        return self._labels(state, x, task)
+        return self._labels(state, x, names)
 
     def _labels(self, state: State, x: Tensor, tasks: Sequence[str]) -> Tensor:
         """The label of every row by the network of its task."""
@@ -382,6 +426,7 @@ class Learner:
         Permuted pixels or other kinds of pictures are told apart row by row. Where tasks are classes of the same kind
         of pictures a single row is often taken for another task's, and `sure` says so; some tens of rows `together` are not.
         """
+        check_flag("together", together)
         return self._identify(self._state, x, together)
 
     def _identify(self, state: State, x: Tensor, together: bool) -> Identified:
@@ -446,6 +491,7 @@ class Learner:
         state = self._state
         return state.core.network(state.number(task))
 
+    @file_errors("The network cannot be exported")
     def export(
         self,
         task: str,
@@ -463,6 +509,10 @@ class Learner:
         """
         from .export import export
 
+        file = check_path("file", file)
+        check_flag("fold", fold)
+        if format is not None and not isinstance(format, str):
+            raise ConfigError(f"format={show(format)} must be the name of a format, as text.")
         state = self._state
         module, record = state.core.network(state.number(task)), state.records[task]
         about = {
@@ -488,8 +538,10 @@ class Learner:
 
     # -- keeping --------------------------------------------------------------------------------------------------
 
+    @file_errors("The learner cannot be saved")
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the learner into a folder: JSON and safetensors, whole or not at all."""
+        folder = check_path("folder", folder)
         state = self._state
         body, files = written(state.core, state.records.values())
         method = {"name": type(state.method).__name__, "options": asdict(state.method)}  # type: ignore[call-overload]
@@ -498,6 +550,7 @@ class Learner:
         self.fabric.barrier()
 
     @classmethod
+    @file_errors("The learner cannot be loaded")
     def load(
         cls,
         folder: str | os.PathLike[str],
@@ -513,9 +566,13 @@ class Learner:
         `method` is needed only where it is one of your own. Files are checked in any case; `verify=False` leaves it to you
         to hold the networks against their digests.
         """
+        folder = check_path("folder", folder)
+        check_flag("verify", verify)
+        check_model(model)
         body, files = store.load(folder)
         compare_tensors(body["tensors"], model, folder)
-        method = method or _method_of(body, None, folder)
+        method = _method_of(body, None, folder) if method is None else method
+        _check_method(method)
         if type(method).__name__ != body["method"]["name"]:
             raise ConfigError(
                 f"{folder} was learned with {body['method']['name']}; it cannot go on with {type(method).__name__}."
@@ -540,12 +597,13 @@ class Learner:
             learner.verify()
         return learner
 
+    @file_errors("The learner cannot be loaded")
     def reloaded(self, folder: str | os.PathLike[str]) -> Learner:
         """A learner with what the folder holds now, of the same architecture: far quicker than to load it anew.
 
         This one stays as it is. Networks of tasks that have not changed are the very same modules.
         """
-        state = self._state
+        state, folder = self._state, check_path("folder", folder)
         body, files = store.load(folder)
         compare_tensors(body["tensors"], state.core.blueprint.module, folder)
         core, records = restored(state.core, body, files, folder)
@@ -557,6 +615,29 @@ class Learner:
 
 
 Learn = Callable[[Core, Job], tuple[Core, dict[str, Any]]]  # how one task more is learned
+
+
+def _check_task(task: object, where: str) -> None:
+    if not isinstance(task, Task):
+        raise DataError(f"{where} takes a Task, such as Task('name', (x, y)); got a {type(task).__name__}.")
+
+
+def _check_method(method: object) -> None:
+    """A method is a dataclass instance, so that its options can be saved, with all that the protocol asks for."""
+    if isinstance(method, type):
+        raise ConfigError(f"method={method.__name__} is a class. Give one with its options, such as {method.__name__}().")
+    missing = [name for name in ("check", "plan", "learn") if not callable(getattr(method, name, None))]
+    missing += [name for name in ("forgets", "needs_data") if not isinstance(getattr(method, name, None), bool)]
+    if missing or not is_dataclass(method):
+        what = f"it lacks {', '.join(missing)}" if missing else "it is no dataclass"
+        raise ConfigError(f"method={show(method)} is no method: {what}. Give one of spacecl's, such as SPACE().")
+
+
+def _check_fabric(fabric: object) -> None:
+    from lightning_fabric import Fabric
+
+    if not isinstance(fabric, Fabric):
+        raise ConfigError(f"fabric={show(fabric)} must be a lightning_fabric.Fabric.")
 
 
 def _check_input(state: State, x: Tensor, what: str) -> None:

@@ -14,6 +14,7 @@ from .core import Core
 from .errors import TaskError
 from .recipe import Recipe
 from .record import Job, TaskRecord
+from .rules import show
 from .tasks import Data
 
 
@@ -51,7 +52,7 @@ class State:
     def number(self, task: str) -> int:
         """The place of a task in the order of learning."""
         if not isinstance(task, str) or task not in self.records:
-            raise TaskError(f"No such task: {task!r}. {self.list_tasks()}")
+            raise TaskError(f"No such task: {show(task)}. {self.list_tasks()}")
         return list(self.records).index(task)
 
     def list_tasks(self) -> str:
