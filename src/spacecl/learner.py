@@ -24,7 +24,7 @@ from .core import Core
 from .door import admit, check_model
 from .errors import ConfigError, DataError, SpaceError, SpaceWarning, StoreError, TaskError
 from .graph import first_line
-from .likeness import SAMPLES, Identified, Inferred, features, scores, signature
+from .likeness import SAMPLES, Identified, Inferred, accepts, bounds, features, scores, signature
 from .methods import METHODS, SPACE
 from .progress import Progress
 from .recipe import Recipe
@@ -295,6 +295,7 @@ class Learner:
             network = core.network(number).to(self.fabric.device)
             accuracy = evaluate(network, valid, self.fabric, self.channels_last)
             signed = signature(self._examples(train, network, seed), classes)
+            signed |= bounds((x for x, _, _ in self._examples(valid, network, seed)), signed) if signed else {}
             kept = [*core.signatures, *({} for _ in range(number - len(core.signatures)))]  # none of tasks of older versions
             core = replace(core, signatures=(*kept, signed))
         record = TaskRecord(
@@ -409,12 +410,13 @@ class Learner:
             raise TaskError(f"No such task: {', '.join(unknown[:5])}. {state.list_tasks()}")
         return self._labels(state, x, names)
 
-    def _labels(self, state: State, x: Tensor, tasks: Sequence[str]) -> Tensor:
-        """The label of every row by the network of its task."""
+    def _labels(self, state: State, x: Tensor, tasks: Sequence[str | None]) -> Tensor:
+        """The label of every row by the network of its task, and -1 where it has none."""
         rows: dict[str, list[int]] = {}
         for row, name in enumerate(tasks):
-            rows.setdefault(name, []).append(row)
-        labels = torch.empty(len(x), dtype=torch.int64, device=x.device)
+            if name is not None:
+                rows.setdefault(name, []).append(row)
+        labels = torch.full((len(x),), -1, device=x.device)
         for name, some in rows.items():
             index = torch.tensor(some, device=x.device)
             labels[index] = self._answers(x[index], state.network(name, self.fabric.device)).argmax(1)
@@ -422,6 +424,9 @@ class Learner:
 
     def identify(self, x: Tensor, *, together: bool = False) -> Identified:
         """Which task each row belongs to, judged by what the tasks remember of their own inputs; all are one's with `together`.
+
+        A row that is unlike the inputs of all tasks, such as a blank image or one of another scale, belongs to none (None);
+        with `together`, if most rows do. A task takes about one in a hundred of its own inputs for such a row.
 
         Permuted pixels or other kinds of pictures are told apart row by row. Where tasks are classes of the same kind
         of pictures a single row is often taken for another task's, and `sure` says so; some tens of rows `together` are not.
@@ -435,13 +440,18 @@ class Learner:
         _check_input(state, x, "identify()")
         if not len(x):
             return Identified((), torch.zeros(0, len(state.records)))
-        found = self._likeness(state, x, list(state.records))
-        if not bool(torch.isfinite(found).all()):
-            row = int((~torch.isfinite(found).all(1)).nonzero()[0])
-            raise DataError(f"identify(): the numbers in row {row} are too large for any task to judge. Check their scale.")
-        shares = (found.sum(0, keepdim=True).expand_as(found) if together else found).softmax(1)
         names = list(state.records)
-        return Identified(tuple(names[best] for best in shares.argmax(1).tolist()), shares.float())
+        seen = features(x)
+        found = self._likeness(state, x, names, seen)
+        possible = torch.stack([accepts(seen, _signature(state, number)) for number in range(len(names))], 1)
+        known = possible.any(1) & torch.isfinite(found).all(1)
+        found = found.masked_fill(~known[:, None], 0.0)
+        if together:  # rows that belong to none have no say, unless they are the most
+            known = (known.float().mean() >= 0.5).expand(len(x))
+            found = found.sum(0, keepdim=True).expand_as(found)
+        shares = found.softmax(1)
+        best = zip(known.tolist(), shares.argmax(1).tolist())
+        return Identified(tuple(names[number] if good else None for good, number in best), shares.float())
 
     def likeness(self, x: Tensor, task: str | None = None) -> Tensor:
         """How much inputs are like those that a task was taught with, a number for each row; higher is more.
@@ -450,20 +460,31 @@ class Learner:
         is what `identify` does.
         """
         state = self._state
-        found = self._likeness(state, x, list(state.records) if task is None else [task])
+        names = list(state.records) if task is None else [task]
+        _check_input(state, x, "likeness()")
+        found = self._likeness(state, x, names, features(x))
         return found if task is None else found[:, 0]
 
-    def _likeness(self, state: State, x: Tensor, names: Sequence[str]) -> Tensor:
+    def accepts(self, x: Tensor, task: str) -> Tensor:
+        """Whether inputs are like those that a task was taught with, for each row; a task of an older version takes all.
+
+        The bounds come from the task's validation data: about 99 of 100 of its own inputs are accepted.
+        """
+        state = self._state
+        number = state.number(task)
+        _check_input(state, x, "accepts()")
+        return accepts(features(x), _signature(state, number))
+
+    def _likeness(self, state: State, x: Tensor, names: Sequence[str], seen: Tensor) -> Tensor:
         """How much inputs are like those of some tasks, (rows, tasks)."""
         numbers = [state.number(name) for name in names]
-        _check_input(state, x, "likeness()")
         lost = [name for name, number in zip(names, numbers) if not _signature(state, number)]
         if lost:
             raise TaskError(
                 f"Task {lost[0]!r} kept nothing to know its inputs by: an older version of spacecl learned it, or they were "
                 "beyond all bounds. Give the task's name."
             )
-        seen, found = features(x), []
+        found = []
         for name, number in zip(names, numbers):
             logits = None if state.method.forgets else self._logits(state, x, name)  # what was usual then need not be now
             found.append(scores(seen, _signature(state, number), logits))
