@@ -14,6 +14,7 @@ from torch import Tensor
 
 from . import store
 from .errors import SpaceError, StoreError
+from .rules import file_errors
 
 Tensors = dict[str, Tensor]
 
@@ -44,7 +45,8 @@ class Keeper:
         return body["state"], {f"{name}.{key}": tensor for name, file in files.items() for key, tensor in file.items()}
 
     def save(self, phase: str, state: Mapping[str, Any], files: Mapping[str, Tensors]) -> None:
-        store.save(self.folder / phase, {"identity": dict(self.identity), "state": dict(state)}, files)
+        with file_errors("No checkpoint can be kept"):
+            store.save(self.folder / phase, {"identity": dict(self.identity), "state": dict(state)}, files)
 
 
 def part(tensors: Tensors, name: str) -> Tensors:

@@ -350,8 +350,6 @@ class Learner:
             raise ConfigError(
                 f"Checkpoints are for one process, but {self.fabric.world_size} are at work. Leave checkpoint out."
             )
-        with file_errors("No checkpoint can be kept"):
-            folder.mkdir(parents=True, exist_ok=True)
         before = {name: record.digest for name, record in state.records.items()}
         method = {"name": type(state.method).__name__, "options": asdict(state.method)}  # type: ignore[call-overload]
         identity = {"task": task, "before": before, "seed": self.seed, "method": method, "recipe": asdict(recipe), **data}
@@ -612,8 +610,7 @@ class Learner:
                 fabric=fabric,
                 progress=progress,
             )
-        core, records = restored(learner._core, body, files, folder)
-        learner._state = State(method, core, records)
+        learner._state = State(method, *restored(learner._core, body, files, folder))
         if verify:
             learner.verify()
         return learner
@@ -627,8 +624,8 @@ class Learner:
         state, folder = self._state, check_path("folder", folder)
         body, files = store.load(folder)
         compare_tensors(body["tensors"], state.core.blueprint.module, folder)
-        core, records = restored(state.core, body, files, folder)
-        new = State(_method_of(body, type(state.method), folder), core, records)
+        method = _method_of(body, type(state.method), folder)
+        new = State(method, *restored(state.core, body, files, folder))
         _verify(new)
         found = copy.copy(self)
         found._state, found.seed = new.with_networks_of(state), body["seed"]
