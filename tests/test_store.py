@@ -149,7 +149,7 @@ def test_a_crash_at_any_step_of_saving_leaves_the_version_before_whole(tmp_path,
 
     monkeypatch.setattr(os, "fsync", failing(os.fsync))
     monkeypatch.setattr(os, "replace", failing(os.replace))
-    with pytest.raises(OSError, match="no space left"):
+    with pytest.raises(StoreError, match="no space left"):
         learner.save(tmp_path)
     monkeypatch.undo()
     assert Learner.load(tmp_path, chain()).tasks in (("task 0",), ("task 0", "more"))
