@@ -8,6 +8,7 @@ does what a user's own dataset or forward() raises: `UserCodeError` marks such e
 from __future__ import annotations
 
 import copy
+import os
 import random
 import tempfile
 import warnings
@@ -418,6 +419,7 @@ class World:
         return Call(name, tuple((p, random.choice(list(self.values[parameters[p][0]]))) for p in chosen))
 
     def run(self, call: Call) -> str:
+        os.chdir(self.folder)  # of this guarded process: odd texts are names of files, too
         function, parameters = self.functions[call.function]
         arguments = {name: good for name, (_, good) in parameters.items()}
         arguments |= {name: self.values[parameters[name][0]][value]() for name, value in call.odd}
