@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torch import Tensor, nn
 
@@ -19,5 +20,5 @@ def learner(model: nn.Module, example: Tensor, widths: Sequence[Sequence[int]], 
         core = core.commit(core.channels.gather(core.start(classes), keep), keep)
         name = f"task {number + 1}"
         records[name] = TaskRecord(name, classes, None, 0.0, core.digest(number), core.channels.widths(keep), 0, core.size())
-    made._state = core, records
+    made._state = replace(made._state, core=core, records=records)
     return made

@@ -1,23 +1,30 @@
-"""Ways to find out the task of an input, side by side, on the validation data of a finished run.
+"""Ways to find out the task of an input, side by side, on the validation data of a finished run; and inputs of no task.
 
     python experiments/identify.py runs/c10 --data ~/data
 
 For each way: the share of rows whose task is found, alone and in batches of 8 and 64 rows of one task. What a task
 remembers comes from its own training data and network alone.
+
+    python experiments/identify.py runs/c10 --data ~/data --unknown
+
+The share of rows that `learner.identify` takes for inputs of no task: of every task's own test data, and of inputs that
+belong to none. Datasets that are not there are left out.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from spacecl import Learner
+from spacecl import Images, Learner
+from spacecl.benchmarks.sources import load, missing
 from spacecl.likeness import features, scores
 from spacecl.moments import Moments
-from spacecl.opened import opened
+from spacecl.opened import Opened, opened
 from spacecl.seeds import task_seed
 from spacecl.tasks import Data, prepare
 
@@ -80,12 +87,62 @@ def ways(learner: Learner, task: str, x: Tensor) -> dict[str, Score]:
     }
 
 
+def strange(learner: Learner, tests: Mapping[str, tuple[Data, Tensor]], data: str | None) -> dict[str, Tensor]:
+    """Inputs that belong to no task, by what they are; most are made from the tasks' own test inputs."""
+    generator = torch.Generator().manual_seed(0)
+    shape = learner.example.shape[1:]
+    own = torch.cat([x for _, x in tests.values()])
+    own = own[torch.randperm(len(own), generator=generator)[:ROWS]]
+    shuffled = torch.randperm(own[0].numel(), generator=generator)
+    low, high = float(own.min()), float(own.max())
+    found = {
+        "constant, every value between the least and the largest": torch.linspace(low, high, 100)
+        .reshape(-1, *[1] * len(shape))
+        .expand(-1, *shape),
+        "constant, 1,000,000": torch.full((1, *shape), 1e6),
+        "noise, normal": torch.randn(ROWS, *shape, generator=generator),
+        "noise, even between the least and the largest": low + (high - low) * torch.rand(ROWS, *shape, generator=generator),
+        "test inputs x 0.1": 0.1 * own,
+        "test inputs x 10": 10 * own,
+        "test inputs x 1,000": 1000 * own,
+        "test inputs as bytes, not normalised": 255 * (own - low) / (high - low),
+        "test inputs, pixels in another order": own.flatten(1)[:, shuffled].reshape(-1, *shape),
+    }
+    images = next(iter(tests.values()))[0].images
+    if images is not None and shape == (3, 32, 32):
+        for name in ("svhn", "mnist", "cifar10", "cifar100"):
+            if not missing([name], data) and not any(task.startswith(name) for task in tests):
+                pixels = load(name, data).test[0][:ROWS]
+                pixels = np.ascontiguousarray(np.broadcast_to(pixels, (len(pixels), 3, *pixels.shape[2:])))  # grey as colours
+                rows = np.zeros(len(pixels), np.int64)
+                other = Images(pixels, rows, images.mean, images.std, tuple(shape))
+                found[f"{name}, normalised as the first task"] = other.finish(other.batch(np.arange(len(pixels)))[0])
+    return found
+
+
+def print_unknown(run: Opened, data: str | None) -> None:
+    learner, tests = run.learner(), {}
+    for name, task in run.tasks(data).items():
+        test = Data(task.test, name)  # type: ignore[arg-type]
+        tests[name] = test, first(test)[0]
+    print(f"| inputs ({len(tests)} tasks) | rows | taken for unknown | by batches of 64 |\n|---|---|---|---|")
+    rows = {f"{name}, test data": x for name, (_, x) in tests.items()} | strange(learner, tests, data)
+    for what, x in rows.items():
+        alone = learner.identify(x).unknown.float().mean()
+        parts = [learner.identify(part, together=True).unknown.float().mean() for part in x.split(64)]
+        print(f"| {what} | {len(x)} | {float(alone):.3f} | {sum(map(float, parts)) / len(parts):.3f} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run")
     parser.add_argument("--data")
+    parser.add_argument("--unknown", action="store_true", help="inputs that belong to no task")
     options = parser.parse_args()
     run = opened(options.run)
+    if options.unknown:
+        print_unknown(run, options.data)
+        return
     learner, valid, made = run.learner(), [], {}
     for number, (name, task) in enumerate(run.tasks(options.data).items()):
         seed = torch.Generator().manual_seed(task_seed(learner.seed, number))

@@ -1,9 +1,15 @@
 """Bad input gets a clear error before any training, and nothing committed is lost."""
 
+import warnings
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
-from models import IMAGE, ConvNet, chain, tasks
+from faults.calls import run as run_odd_calls
+from models import IMAGE, ConvNet, Text, chain, tasks
 from torch import nn
+from torch.utils.data import DataLoader
 
 import spacecl
 from spacecl import SPACE, ConfigError, DataError, Learner, Recipe, Task, TaskError, TrainingError
@@ -154,7 +160,7 @@ def test_an_interrupted_learn_leaves_the_learner_as_it_was(learner, error, reads
         learner.learn(Task("second", data, (X, Y)), Recipe(epochs=2, retrain_epochs=2))
     assert_untouched(learner)
     again, fresh = Learner(chain(), SPACE(variance=0.8), example_input=VECTOR), Interrupting(10**9, error)
-    again._state = learner._core, dict(learner._records)
+    again._state = replace(learner._state)
     expected = again.learn(Task("second", fresh, (X, Y)), QUICK).digest
     assert learner.learn(Task("second", fresh, (X, Y)), QUICK).digest == expected, "the interrupted try left a trace"
 
@@ -162,3 +168,171 @@ def test_an_interrupted_learn_leaves_the_learner_as_it_was(learner, error, reads
 def test_a_method_of_another_kind_cannot_take_over(learner):
     with pytest.raises(ConfigError, match="uses SPACE; it cannot go on with FineTune"):
         learner.method = spacecl.FineTune()
+
+
+def test_odd_calls_of_every_public_function_get_a_sentence_and_change_nothing():
+    outcome = run_odd_calls(400, seed=0)
+    assert outcome.tried > 400
+    assert outcome.failures == []
+
+
+BAD_NAMES = [None, 3, b"cats", "", " \t", "a\0b", "a\nb", "a\x7f", "a\ud800b"]
+
+
+@pytest.mark.parametrize("name", BAD_NAMES, ids=ascii)
+def test_names_of_tasks_and_classes_are_text_that_can_be_printed(name):
+    with pytest.raises(DataError, match="A task needs a name, as text; got"):
+        Task(name, (X, Y))
+    with pytest.raises(DataError, match="Task 't': these names of classes cannot be used: class 1,"):
+        Task("t", (X, Y), classes=["a", name])
+
+
+def test_no_task_is_named_as_the_word_that_asks_for_its_name():
+    with pytest.raises(TaskError, match="No task can be named 'infer'"):
+        Task("infer", (X, Y))
+
+
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [
+        (["a", "b", "a"], "'a' is there 2 times"),
+        ([["a"], "b"], "class 0, .*: it is a list, not text"),
+        ([0, 1, 2], "class 0, 0: it is a int, not text"),
+        ("abc", "neither a number of classes nor a list"),
+        ({"a"}, "neither a number of classes nor a list"),
+        ({"a": 0}, "neither a number of classes nor a list"),
+        (True, "neither a number of classes nor a list"),
+        (2.0, "neither a number of classes nor a list"),
+        ([], "a task has 1 to 1,000,000 classes"),
+        (0, "a task has 1 to 1,000,000 classes"),
+        (10**7, "a task has 1 to 1,000,000 classes"),
+    ],
+    ids=str,
+)
+def test_classes_are_counted_or_have_names_of_their_own(classes, message):
+    with pytest.raises(DataError, match=message):
+        Task("t", (X, Y), classes=classes)
+
+
+def test_names_of_classes_may_come_as_any_list():
+    for classes in (["a", "b"], ("a", "b"), np.array(["a", "b"]), (name for name in "ab")):
+        task = Task("t", (X, Y), classes=classes)
+        assert task.class_names == ("a", "b")
+        assert all(type(name) is str for name in task.class_names)
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        torch.full((1, 6), float("nan")),
+        torch.full((1, 6), float("inf")),
+        torch.zeros(1, 6, dtype=torch.complex64),
+        torch.zeros(1, 6, device="meta"),
+        torch.zeros(1, 6).to_sparse(),
+        torch.zeros(1, 0),
+        [[0.0] * 6],
+    ],
+    ids=["NaN", "infinity", "complex", "meta", "sparse", "empty", "list"],
+)
+def test_an_example_input_has_finite_values_in_a_plain_tensor(example):
+    with pytest.raises(ConfigError, match="example_input"):
+        Learner(chain(), example_input=example)
+
+
+@pytest.mark.parametrize("seed", ["x", "1", 1.0, -1, True, None, float("nan")], ids=repr)
+def test_a_seed_is_a_whole_number_from_zero(learner, seed):
+    with pytest.raises(ConfigError, match="must be a whole number, at least 0"):
+        Learner(chain(), example_input=VECTOR, seed=seed)
+    with pytest.raises(ConfigError, match="must be a whole number, at least 0"):
+        learner.seed = seed
+    assert Learner(chain(), example_input=VECTOR, seed=np.int64(7)).seed == 7
+
+
+def test_true_and_false_are_no_numbers():
+    for make in (
+        lambda: SPACE(variance=True),
+        lambda: SPACE(task_variance={"t": True}),
+        lambda: SPACE(samples=True),
+        lambda: SPACE(offer=True),
+        lambda: spacecl.EWC(strength=True),
+        lambda: Recipe(epochs=True),
+    ):
+        with pytest.raises(ConfigError, match="=True must be a"):
+            make()
+
+
+def test_numbers_of_other_libraries_become_plain_ones():
+    recipe = Recipe(epochs=np.int64(3), lr=np.float32(0.5), milestones=[np.int64(1)])
+    assert [type(value) for value in (recipe.epochs, recipe.lr, recipe.milestones[0])] == [int, float, int]
+
+
+def test_a_method_is_made_before_it_is_given():
+    with pytest.raises(ConfigError, match=r"method=SPACE is a class. Give one with its options, such as SPACE\(\)"):
+        Learner(chain(), SPACE, example_input=VECTOR)
+    with pytest.raises(ConfigError, match="is no method: it lacks check, plan, learn"):
+        Learner(chain(), "SPACE", example_input=VECTOR)
+
+
+@pytest.mark.parametrize(
+    "end", [nn.Softmax(1), nn.LogSoftmax(-1), nn.Sigmoid(), nn.LogSigmoid()], ids=lambda e: type(e).__name__
+)
+def test_a_model_that_ends_in_probabilities_is_warned_of(end):
+    with pytest.warns(spacecl.SpaceWarning, match=r"The model ends in \w+\(\), but training takes the scores before it"):
+        Learner(nn.Sequential(*chain(), end), example_input=VECTOR)
+
+
+def test_a_model_that_ends_in_scores_is_not_warned_of():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", spacecl.SpaceWarning)
+        Learner(chain(), example_input=VECTOR)
+        Learner(nn.Sequential(nn.Linear(6, 8), nn.Sigmoid(), nn.Linear(8, 3)), example_input=VECTOR)
+
+
+def test_tokens_beyond_the_vocabulary_are_refused_when_asked_about():
+    text = Learner(Text(), example_input=torch.zeros(1, 7, dtype=torch.int64))
+    text.learn(Task("words", tasks(torch.zeros(1, 7, dtype=torch.int64), 1)[0]), QUICK)
+    for token in (20, -1):
+        with pytest.raises(DataError, match="The network does not know these inputs"):
+            text.predict(torch.full((2, 7), token), "words")
+
+
+def test_examples_that_make_no_batch_are_refused(learner):
+    rows = [(torch.zeros(6), 0), (torch.zeros(5), 1)] * 4
+    with pytest.raises(DataError, match="Task 't', train: the examples cannot be put into one batch"):
+        learner.learn(Task("t", Listed(rows)), QUICK)
+    with pytest.raises(DataError, match="Task 't', train: 3 inputs, but 2 labels in one batch"):
+        learner.learn(Task("t", DataLoader(Listed(rows), collate_fn=lambda _: (X[:3], Y[:2])), (X, Y)), QUICK)
+
+
+class Listed(torch.utils.data.Dataset):
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        return self.rows[index]
+
+
+@pytest.mark.parametrize("path", ["", "a\0b", b"x", None, 3, "a\ud800"], ids=ascii)
+def test_a_path_is_text_or_a_path(learner, path):
+    for use in (
+        lambda: learner.save(path),
+        lambda: Learner.load(path, chain()),
+        lambda: learner.reloaded(path),
+        lambda: learner.export("first", path),
+    ):
+        with pytest.raises(ConfigError, match=" is no path"):
+            use()
+
+
+def test_what_the_system_says_of_files_is_told_as_an_error_of_the_store(learner, tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(spacecl.StoreError, match=r"file cannot be written: File exists .*choose another"):
+        learner.save(tmp_path / "file" / "below")
+    with pytest.raises(spacecl.StoreError, match=r"file cannot be written: File exists .*choose another"):
+        learner.export("first", tmp_path / "file" / "below.safetensors")
+    with pytest.raises(spacecl.ConfigError, match=r"is a file\. Give a folder"):
+        learner.learn(Task("t", (X, Y)), QUICK, checkpoint=tmp_path / "file")
+    assert_untouched(learner)

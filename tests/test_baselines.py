@@ -551,7 +551,7 @@ def test_joint_training_compares_classes_of_one_task_and_validates_on_all(monkey
         + F.cross_entropy(logits[4:, 3:], labels[4:] - 3, reduction="sum")
     ) / 7
     assert caught["loss"](module, batch, labels).item() == pytest.approx(wanted.item(), rel=1e-5)
-    parts = [learner._data["0"][1], learner._data["1"][1]]
+    parts = [learner._state.data["0"][1], learner._state.data["1"][1]]
     hits = 0
     for part, span in zip(parts, (slice(0, 3), slice(3, 5))):
         inputs, targets = part.tensors

@@ -128,7 +128,7 @@ FORGED = {
     "a name that is there twice": (put("task 1", "tasks", 0, "name"), "there twice"),
     "an accuracy in words": (put("x", "tasks", 0, "accuracy"), "tasks.0.accuracy is 'x'"),
     "an accuracy above 1": (put(1.5, "tasks", 0, "accuracy"), "tasks.0.accuracy is 1.5"),
-    "repeated class names": (put(["a", "a", "b"], "tasks", 0, "class_names"), "given twice: a"),
+    "repeated class names": (put(["a", "a", "b"], "tasks", 0, "class_names"), "'a' is there 2 times"),
     "nested class names": (put([["a"], "b", "c"], "tasks", 0, "class_names"), "tasks.0.class_names.0"),
     "two names for three classes": (put(["a", "b"], "tasks", 0, "class_names"), "3 classes, but 2 names"),
     "a million classes": (put(10**6, "tasks", 0, "classes"), "task 0, 4.weight is float32"),

@@ -1,5 +1,8 @@
 """The learner: the method's steps, zero forgetting to the bit, every family, growth, interruption, prediction."""
 
+import copy
+import sys
+import threading
 import warnings
 from dataclasses import replace
 
@@ -11,8 +14,10 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import spacecl
-from spacecl import SPACE, FineTune, Learner, Recipe, SpaceWarning, Task
+from spacecl import SPACE, FineTune, Joint, Learner, Recipe, SpaceWarning, Task
 from spacecl.blueprint import laid_out
+from spacecl.core import Core
+from spacecl.state import State
 from spacecl.training import hold
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*too few samples.*", "ignore:.*finds no free channel.*")
@@ -50,8 +55,7 @@ def test_old_tasks_are_bitwise_unchanged(recipe, method, tmp_path):
             assert torch.equal(learner.logits(x, name), logits), f"task {name} changed when task {number} was learned"
             assert torch.equal(learner.subnet(name)(laid_out(x, learner.channels_last)), logits)
         before[str(number)] = learner.logits(x, str(number))
-    learner._state = learner._core.grow(1.5), learner._records
-    learner._networks = {}
+    learner._state = replace(learner._state, core=learner._core.grow(1.5))
     learner.save(tmp_path / "model")
     loaded = Learner.load(tmp_path / "model", ConvNet())
     for name, logits in before.items():
@@ -66,7 +70,7 @@ def test_the_check_above_would_see_a_changed_bit():
     before = learner.logits(x, "task 0")
     weight, mask = learner._core.tensors["conv1.weight"], learner._core.channels.mask("conv1.weight", learner._core.keep(0))
     weight[mask] = torch.nextafter(weight[mask], torch.tensor(9.0))
-    learner._networks = {}
+    learner._state = replace(learner._state)  # networks are built anew
     assert not torch.equal(learner.logits(x, "task 0"), before)
     with pytest.raises(spacecl.StoreError, match="task 0"):
         learner.verify()
@@ -279,8 +283,7 @@ def test_every_family_can_grow_with_its_committed_networks_unchanged(family):
     (x, _), *_ = streams = tasks(example, 2)
     learner.learn(Task("0", streams[0]), QUICK)
     before, widths = learner.logits(x, "0"), learner.widths
-    learner._state = learner._core.grow(2), learner._records
-    learner._networks = {}
+    learner._state = replace(learner._state, core=learner._core.grow(2))
     narrowable = [layer for group in learner._core.channels.groups for layer in group.layers]
     assert all(learner.widths[layer] == 2 * widths[layer] for layer in narrowable)
     assert torch.equal(learner.logits(x, "0"), before)
@@ -331,12 +334,12 @@ def test_predicting_changes_nothing():
     learner = taught(ConvNet(), example=IMAGE, count=2)
     x, state = torch.randn(5, 3, 8, 8), torch.get_rng_state()
     first = learner.logits(x, "task 0")
-    before = {task: {n: t.clone() for n, t in learner._networks[task].state_dict().items()} for task in learner.tasks}
+    before = {task: {n: t.clone() for n, t in learner._state.networks[task].state_dict().items()} for task in learner.tasks}
     learner.predict(x, ["task 1", "task 0", "task 1", "task 0", "task 1"])
     learner.evaluate(DataLoader(TensorDataset(x, torch.zeros(5, dtype=torch.int64)), shuffle=True), "task 0")
     assert torch.equal(learner.logits(x, "task 0"), first)
     for task, tensors in before.items():  # running statistics above all
-        assert all(torch.equal(tensor, tensors[name]) for name, tensor in learner._networks[task].state_dict().items())
+        assert all(torch.equal(tensor, tensors[name]) for name, tensor in learner._state.networks[task].state_dict().items())
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -468,3 +471,155 @@ def test_the_best_epoch_on_validation_data_is_kept():
 def test_every_schedule_trains(schedule):
     recipe = replace(QUICK, schedule=schedule, milestones=(1,))
     assert taught(count=1, recipe=recipe).tasks == ("task 0",)
+
+
+# -- threads and interrupts ---------------------------------------------------------------------------------------------
+
+
+def test_threads_that_query_during_commits_get_the_old_state_or_the_new_one():
+    """With a method that forgets: the networks of all tasks change at every commit."""
+    x, data = torch.randn(7, 6), tasks(VECTOR, 1)[0]
+    learner = Learner(chain(), FineTune(), example_input=VECTOR)
+    learner.learn(Task("first", data), QUICK)
+    states, found, done = [learner.logits(x, "first")], [[], [], [], []], threading.Event()
+
+    def query(mine):
+        while not done.is_set():
+            mine.append(learner.logits(x, "first"))
+
+    threads = [threading.Thread(target=query, args=(mine,)) for mine in found]
+    for thread in threads:
+        thread.start()
+    try:
+        for number in range(10):
+            learner.learn(Task(f"task {number}", data), Recipe(epochs=1, batch_size=90))
+            states.append(learner.logits(x, "first"))
+            assert torch.equal(states[-1], learner.subnet("first")(x)), "a network of an older state"
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+    known = [tuple(state.flatten().tolist()) for state in states]
+    assert len(set(known)) == 11, "each commit should have changed the answers"
+    for mine in found:
+        order = [known.index(tuple(logits.flatten().tolist())) for logits in mine]  # fails for a mixture
+        assert order == sorted(order), "a thread met an older state after a newer one"
+
+
+def test_a_network_that_was_built_for_an_old_state_is_not_served_for_a_new_one(monkeypatch):
+    x, data = torch.randn(7, 6), tasks(VECTOR, 1)[0]
+    learner = Learner(chain(), FineTune(), example_input=VECTOR)
+    learner.learn(Task("first", data), QUICK)
+    learner._state = replace(learner._state)  # no network is built yet
+    build, building, committed = Core.network, threading.Event(), threading.Event()
+
+    def build_slowly(core, number):
+        network = build(core, number)
+        if threading.current_thread() is thread:
+            building.set()
+            committed.wait(60)
+        return network
+
+    monkeypatch.setattr(Core, "network", build_slowly)
+    found = []
+    thread = threading.Thread(target=lambda: found.append(learner.logits(x, "first")))
+    old = build(learner._core, 0)(x)
+    thread.start()
+    assert building.wait(60)
+    learner.learn(Task("second", data), QUICK)
+    committed.set()
+    thread.join()
+    new = build(learner._core, 0)(x)
+    assert not torch.equal(old, new)
+    assert torch.equal(found[0], old), "the query began before the commit"
+    assert torch.equal(learner.logits(x, "first"), new)
+
+
+@pytest.mark.parametrize("method", [Joint(), SPACE(variance=0.8)], ids=["Joint", "SPACE"])
+def test_an_interrupt_at_any_line_of_a_commit_leaves_the_old_state_or_the_new_one(method):
+    x = torch.randn(7, 6)
+    one, two = (Task(name, data) for name, data in zip(("one", "two"), tasks(VECTOR, 2)))
+    learner = Learner(chain(), method, example_input=VECTOR)
+    learner.learn(one, QUICK)
+    before, taught = learner._state, copy.copy(learner)
+    came_of_it = []
+
+    def learn_and_note(core, job):
+        came_of_it.append(method.learn(core, job))
+        return came_of_it[0]
+
+    taught._commit(two, QUICK, learn_and_note)
+    old, new = learner.logits(x, "one"), taught.logits(x, "one")
+    codes = {Learner._commit.__code__, Learner._learn.__code__, State.with_networks_of.__code__}
+    committed, line = False, 0
+    while not committed:
+        line += 1
+        left = line
+
+        def interrupt(frame, event, _):
+            nonlocal left
+            if frame.f_code not in codes:
+                return None
+            if event == "line" and came_of_it and frame.f_code in codes:
+                left -= 1
+                if not left:
+                    raise KeyboardInterrupt
+            return interrupt
+
+        learner._state = replace(before).with_networks_of(before)
+        tracing = sys.gettrace()
+        sys.settrace(interrupt)
+        try:
+            learner._commit(two, QUICK, lambda core, job: came_of_it[0])
+            committed = True
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(tracing)
+        known = learner._state
+        complete = known.records.keys() == {"one", "two"}
+        assert complete or known.records.keys() == {"one"}
+        assert known.data.keys() == (known.records.keys() if method.needs_data else set())
+        assert len(known.core.own) == len(known.core.signatures) == len(known.records)
+        assert torch.equal(learner.logits(x, "one"), new if complete else old)
+        assert learner.verify() == {name: record.digest for name, record in known.records.items()}
+        assert not learner._changing.locked(), "it can learn on"
+    assert line > 20
+
+
+def test_a_learner_that_is_learning_refuses_to_be_changed_and_still_answers():
+    one, two = tasks(VECTOR, 2)
+    learner = Learner(chain(), Joint(), example_input=VECTOR)
+    learner.learn(Task("one", one), QUICK)
+    epoch, asked, refused = threading.Event(), threading.Event(), []
+
+    def on_epoch(row):
+        epoch.set()
+        assert asked.wait(60)
+
+    thread = threading.Thread(target=lambda: learner.learn(Task("two", two), QUICK, on_epoch=on_epoch))
+    thread.start()
+    assert epoch.wait(60)
+    for change in (
+        lambda: learner.learn(Task("three", one), QUICK),
+        lambda: learner.remember(Task("one", one)),
+        lambda: setattr(learner, "method", Joint()),
+    ):
+        with pytest.raises(spacecl.SpaceError, match="is learning a task already"):
+            change()
+        refused.append(change)
+    assert learner.predict(one[0], "one").shape == (90,)
+    asked.set()
+    thread.join()
+    assert learner.tasks == ("one", "two")
+    for change in refused:
+        change()
+    assert learner.tasks == ("one", "two", "three")
+
+
+def test_a_learner_can_be_copied():
+    learner = taught(count=1)
+    for other in (copy.copy(learner), copy.deepcopy(learner)):
+        other.learn(Task("more", tasks(VECTOR, 1)[0]), QUICK)
+        assert other.tasks == ("task 0", "more")
+        assert learner.tasks == ("task 0",)

@@ -1,14 +1,16 @@
 """Tasks found out: by what they remember of their inputs; asked for by name, and never without saying how sure it is."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from models import FAMILIES, IMAGE, ConvNet, chain, tasks
+from torch import nn
 
-from spacecl import EWC, SPACE, ConfigError, DataError, FineTune, Identified, Images, Inferred, Learner, Recipe, Task, TaskError
-from spacecl.likeness import CLASSES, FEATURES, features, scores, signature
+from spacecl import EWC, SPACE, ConfigError, FineTune, Identified, Images, Inferred, Learner, Recipe, Task, TaskError
+from spacecl.likeness import CLASSES, FEATURES, LOST, accepts, bounds, features, scores, signature, upper_level
 from spacecl.opened import opened
 from spacecl.run import TOGETHER, _inferred, _mean_inferred
 from spacecl.tasks import Data
@@ -48,8 +50,11 @@ def test_rows_are_told_apart_and_together_more_surely(learner):
         assert len(together.tasks) == len(x)
         assert float(together.sure.min()) > float(alone.sure.mean())
         assert torch.allclose(alone.scores.sum(1), torch.ones(len(x)))
-        assert [learner.tasks[best] for best in alone.scores.argmax(1).tolist()] == list(alone.tasks)
-        assert torch.equal(alone.sure, alone.scores.amax(1))
+        best = [learner.tasks[best] for best in alone.scores.argmax(1).tolist()]
+        assert [task or likeliest for task, likeliest in zip(alone.tasks, best)] == best
+        assert float(alone.unknown.float().mean()) < 0.05
+        assert alone.unknown.tolist() == [task is None for task in alone.tasks]
+        assert torch.equal(alone.sure, torch.where(alone.unknown, 0.0, alone.scores.amax(1)))
 
 
 def test_a_wrong_answer_is_less_sure_than_a_right_one(learner):
@@ -71,13 +76,16 @@ def test_predict_infers_only_when_asked_and_says_the_task(learner):
     identified = learner.identify(x)
     assert found.tasks == identified.tasks
     assert torch.equal(found.sure, identified.sure)
-    assert torch.equal(found.labels, learner.predict(x, list(found.tasks)))
+    known = ~identified.unknown
+    assert torch.equal(found.labels[known], learner.predict(x[known], [task for task in found.tasks if task]))
+    assert set(found.labels[~known].tolist()) <= {-1}
     assert set(learner.predict(x, "infer", together=True).tasks) == {"task 1"}
     with pytest.raises(TaskError, match=r'Which task\? .*task="infer" to find out. The tasks are: task 0, task 1, task 2'):
         learner.predict(x)
     with pytest.raises(TaskError, match=r"Which task\?"):
         learner.predict(x, 7)
-    assert torch.equal(learner.predict(x, np.array(found.tasks)), found.labels)
+    names = np.array(["task 1"] * len(x))
+    assert torch.equal(learner.predict(x, names), learner.predict(x, "task 1"))
     with pytest.raises(ConfigError, match='together=True is for task="infer"'):
         learner.predict(x, "task 1", together=True)
     with pytest.raises(TaskError, match="No task can be named 'infer'"):
@@ -106,10 +114,8 @@ def test_a_task_of_numbers_beyond_all_bounds_is_learned_though_it_cannot_be_know
 
 
 def test_a_task_that_remembers_nothing_says_so_and_later_ones_keep_their_own(learner, tmp_path):
-    from dataclasses import replace
-
     other, x = Learner(chain(), SPACE(variance=0.9), example_input=VECTOR), torch.randn(2, 6)
-    other._state = replace(learner._core, signatures=()), learner._records
+    other._state = replace(learner._state, core=replace(learner._core, signatures=()))
     with pytest.raises(TaskError, match="Task 'task 0' kept nothing to know its inputs by: an older version"):
         other.identify(x)
     assert other.predict(x, "task 0").shape == (2,)
@@ -163,6 +169,93 @@ def test_learning_is_the_same_to_the_bit_with_signatures_taken():
         digests.append((learner.verify(), learner._core.signatures[1]["root"]))
     assert digests[0][0] == digests[1][0]
     assert torch.equal(digests[0][1], digests[1][1])
+
+
+# -- inputs that belong to no task --------------------------------------------------------------------------------------
+
+
+STRANGE = {
+    "far away": torch.full((1, 6), 50.0),
+    "huge": torch.full((1, 6), 1e30),
+    "beyond all bounds": torch.full((1, 6), 3e38),
+    "another scale": 100 * torch.randn(1, 6, generator=torch.Generator().manual_seed(0)),
+}
+
+
+@pytest.mark.parametrize("strange", STRANGE.values(), ids=STRANGE)
+@pytest.mark.parametrize("method", [SPACE(variance=0.9), FineTune()], ids=["SPACE", "FineTune"])
+def test_an_input_that_is_unlike_those_of_all_tasks_belongs_to_none(method, strange):
+    torch.manual_seed(0)
+    learner = Learner(chain(), method, example_input=VECTOR)
+    for number, data in enumerate(moved(2)):
+        learner.learn(Task(str(number), data), QUICK)
+    x = torch.cat([moved(2, seed=9)[0][0][:9], strange])
+    found = learner.identify(x)
+    assert found.tasks[9] is None
+    assert None not in found.tasks[:5]
+    inferred = learner.predict(x, "infer")
+    assert inferred.tasks == found.tasks
+    assert int(inferred.labels[9]) == -1
+    assert float(inferred.sure[9]) == 0
+    assert torch.equal(learner.accepts(x, "0")[9:], torch.tensor([False]))
+
+
+def test_blank_and_noisy_images_belong_to_no_task():
+    """Though they are as likely as usual ones: they lie far out in the direction in which images vary most, their contrast."""
+    generator = torch.Generator().manual_seed(0)
+
+    def smooth(count):
+        x = torch.nn.functional.interpolate(torch.randn(count, 3, 3, 3, generator=generator), 16, mode="bilinear")
+        return x * (0.5 + torch.rand(count, 1, 1, 1, generator=generator))
+
+    x = smooth(600)
+    model = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 2))
+    learner = Learner(model, FineTune(), example_input=x[:1])
+    learner.learn(Task("smooth", (x, (x.mean((1, 2, 3)) > 0).long())), QUICK)
+    assert float(learner.identify(smooth(500)).unknown.float().mean()) < 0.04
+    blank = torch.linspace(-1, 1, 9)[:, None, None, None].expand(9, 3, 16, 16)
+    assert bool(learner.identify(blank).unknown.all())
+    assert bool(learner.identify(torch.randn(9, 3, 16, 16, generator=generator)).unknown.all())
+
+
+def test_rows_together_belong_to_no_task_if_most_of_them_do(learner):
+    own, far = moved(seed=9)[1][0][:10], torch.full((10, 6), 99.0)
+    assert set(learner.identify(torch.cat([own, far[:9]]), together=True).tasks) == {"task 1"}
+    assert set(learner.identify(torch.cat([own[:8], far]), together=True).tasks) == {None}
+    assert set(learner.predict(far, "infer", together=True).labels.tolist()) == {-1}
+
+
+def test_a_learner_of_an_older_version_takes_all_inputs_as_before(learner, tmp_path):
+    old = [{name: signed[name] for name in ("means", "spread", "root", "numbers")} for signed in learner._core.signatures]
+    other = Learner(chain(), SPACE(variance=0.9), example_input=VECTOR)
+    other._state = replace(learner._state, core=replace(learner._core, signatures=tuple(old)))
+    other.save(tmp_path)
+    loaded = Learner.load(tmp_path, chain())
+    x = torch.cat([torch.randn(5, 6), torch.full((1, 6), 99.0)])
+    found = loaded.identify(x)
+    assert None not in found.tasks
+    assert torch.equal(found.scores[:5], learner.identify(x).scores[:5])
+    assert bool(loaded.accepts(x, "task 0").all())
+
+
+def test_a_tasks_own_inputs_are_accepted_but_for_about_one_in_a_hundred():
+    generator = torch.Generator().manual_seed(0)
+    for size, held in ((20, 1000), (20, 150), (20, 20), (112, 300), (3, 5), (3, 1)):
+        draw = lambda count, size=size: torch.randn(count, size, generator=generator)  # noqa: E731
+        signed = signature([(draw(2000), torch.arange(2000) % 2, torch.zeros(2000, 2))], 2)
+        signed |= bounds([draw(held)], signed)
+        assert float((~accepts(draw(4000), signed)).float().mean()) < (0.025 if held > 100 else 0.06), (size, held)
+        assert not bool(accepts(1000 + draw(50), signed).any())
+
+
+def test_a_level_is_passed_by_the_share_that_is_asked_for():
+    values = torch.arange(1, 2000).double()
+    assert upper_level(values) == 2000 * (1 - LOST)
+    assert upper_level(values[:3]) > 3
+    tail = -torch.rand(50, 4000, generator=torch.Generator().manual_seed(0)).double().log()
+    for count in (10, 50, 150):
+        passed = [float((row[count:] > upper_level(row[:count])).float().mean()) for row in tail]
+        assert 0.1 * LOST < sum(passed) / len(passed) < 4 * LOST
 
 
 # -- the maths ----------------------------------------------------------------------------------------------------------
@@ -300,8 +393,12 @@ def test_tasks_found_out_are_counted_by_row_and_by_batch():
 def test_numbers_that_no_network_can_take_are_given_to_no_task(digits_run):
     learner = opened(digits_run).learner()
     large = 3e38 * learner.subnet("digits-1").hidden1.weight[:1].sign()  # what the first neuron adds up
-    with pytest.raises(DataError, match="row 1 are too large"):
-        learner.identify(torch.cat([torch.zeros(1, 64), large]))
+    x = torch.cat([learner.example, large, large])
+    assert learner.identify(x).tasks[1:] == (None, None)
+    assert torch.allclose(learner.identify(x).scores.sum(1), torch.ones(3))
+    found = learner.predict(x, "infer")
+    assert found.labels.tolist()[1:] == [-1, -1]
+    assert found.sure.tolist()[1:] == [0, 0]
 
 
 def test_a_run_tells_accuracy_with_tasks_found_out_beside_tasks_given(digits_run):
@@ -311,12 +408,15 @@ def test_a_run_tells_accuracy_with_tasks_found_out_beside_tasks_given(digits_run
     for entry in result["tasks"]:
         test: Images = streams[entry["name"]].test
         x, y = test.finish(test.batch(np.arange(len(test)))[0]), test.targets
-        found = learner.predict(x, "infer")
-        right = torch.tensor([name == entry["name"] for name in found.tasks])
-        assert entry["inferred"]["row"]["identified"] == pytest.approx(float(right.float().mean()), abs=0.005)
-        assert entry["inferred"]["row"]["accuracy"] == pytest.approx(
-            float((right & (found.labels == y)).float().mean()), abs=0.005
-        )
+        best = learner.likeness(x).argmax(1)
+        right, found = best == learner.tasks.index(entry["name"]), learner.identify(x)
+        labels = learner.predict(x, [learner.tasks[number] for number in best.tolist()])
+        row = entry["inferred"]["row"]
+        assert row["identified"] == pytest.approx(float(right.float().mean()), abs=0.005)
+        assert row["accuracy"] == pytest.approx(float((right & (labels == y)).float().mean()), abs=0.005)
+        assert row["refused"] == pytest.approx(float(found.unknown.float().mean()), abs=0.005)
+        assert row["refused"] < 0.05
+        assert entry["inferred"]["batch"]["refused"] == 0
         assert entry["inferred"]["batch"]["identified"] == 1
         assert entry["inferred"]["batch"]["accuracy"] == entry["accuracy"]
     mean = sum(entry["inferred"]["row"]["accuracy"] for entry in result["tasks"]) / 2

@@ -48,6 +48,7 @@ ROOMS += [
     *(f"methods.{name}" for name in ("ewc", "finetune", "hat", "joint", "lwf", "packnet", "space", "stl", "ucb")),
     "methods",
     "saved",
+    "state",
     "learner",
     "compression",
     "batching",

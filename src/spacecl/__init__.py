@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         UnsupportedModelError,
     )
     from .images import Images
-    from .learner import Learner, Method
+    from .learner import Learner
     from .likeness import Identified, Inferred
     from .methods.ewc import EWC
     from .methods.finetune import FineTune
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .methods.ucb import UCB
     from .recipe import Recipe
     from .record import TaskRecord
+    from .state import Method
     from .tasks import Task
 
 __version__ = "0.1.0"
@@ -50,7 +51,7 @@ _ROOMS = {
         "UnsupportedModelError",
     ),
     "images": ("Images",),
-    "learner": ("Learner", "Method"),
+    "learner": ("Learner",),
     "likeness": ("Identified", "Inferred"),
     "methods.ewc": ("EWC",),
     "methods.finetune": ("FineTune",),
@@ -63,6 +64,7 @@ _ROOMS = {
     "methods.ucb": ("UCB",),
     "recipe": ("Recipe",),
     "record": ("TaskRecord",),
+    "state": ("Method",),
     "tasks": ("Task",),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}

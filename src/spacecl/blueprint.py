@@ -85,6 +85,20 @@ def tensors_of(module: nn.Module) -> Tensors:
     return {name: tensor.detach() for name, tensor in [*module.named_parameters(), *module.named_buffers()]}
 
 
+def unusual_kind(tensor: Tensor) -> str | None:
+    """The kind of a tensor that networks cannot read, or None for a plain one."""
+    if tensor.is_nested or tensor.layout != torch.strided:
+        return f"{'nested' if tensor.is_nested else 'sparse'} ({tensor.layout})"
+    if tensor.is_meta:
+        return "on the device meta, without values"
+    if tensor.is_quantized or tensor.is_complex() or (tensor.is_floating_point() and tensor.dtype not in _FLOATS):
+        return f"{tensor.dtype}"
+    return None
+
+
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
 def inputs_like(example: Tensor, rows: int, generator: torch.Generator | None = None) -> Tensor:
     """Random inputs of an example's shape and type, the same every time unless drawn by a generator; of tokens, its own."""
     shape = (rows, *example.shape[1:])

@@ -174,6 +174,7 @@ def _pictured(learner: Learner, pixels: Mapping[Shape, np.ndarray]) -> dict[str,
     """Every task's answer to a picture, and the task that it is most like."""
     listed: list[dict[str, Any]] = []
     likeness: dict[str, Tensor] = {}
+    accepted: list[str] = []
     for name, record in learner.records.items():
         seen_as = None if record.pictures is None else pixels.get(tuple(record.pictures["pixels"]))
         if record.pictures is None or seen_as is None:
@@ -187,10 +188,12 @@ def _pictured(learner: Learner, pixels: Mapping[Shape, np.ndarray]) -> dict[str,
         listed.append({"task": name, "answers": answers, "like": None})
         if learner.remembers(name):
             likeness[name] = learner.likeness(rows, name)
+            if bool(learner.accepts(rows, name)[0]):
+                accepted.append(name)
     if likeness:
         scores = dict(zip(likeness, torch.cat(list(likeness.values())).softmax(0).tolist()))
         listed = [entry | ({"like": scores[entry["task"]]} if entry["task"] in scores else {}) for entry in listed]
-    return {"tasks": listed, "likely": max(likeness, key=lambda name: float(likeness[name]), default=None)}
+    return {"tasks": listed, "likely": max(accepted, key=lambda name: float(likeness[name]), default=None)}
 
 
 def _numpy(values: Tensor | list[str]) -> np.ndarray:

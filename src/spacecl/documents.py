@@ -103,7 +103,10 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 def _describe(place: Any) -> str:
     where = ".".join(map(str, place["loc"])) or "the whole"
+    if place["type"] == "missing":
+        return f"{where} is missing"
+    if place["type"] == "value_error":  # a type's own check, in our words
+        return f"{where}: {place['msg'].removeprefix('Value error, ').rstrip('.')}"
     value = repr(place["input"])
     value = value if len(value) <= 60 else f"{value[:57]}..."
-    text = place["msg"][:1].lower() + place["msg"][1:]
-    return f"{where} is missing" if place["type"] == "missing" else f"{where} is {value}: {text}"
+    return f"{where} is {value}: {place['msg'][:1].lower()}{place['msg'][1:]}"

@@ -15,28 +15,39 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
-from .blueprint import Blueprint, check_head, inputs_like, laid_out, lay, rebuild, tensors_of
+from .blueprint import Blueprint, check_head, inputs_like, laid_out, lay, rebuild, tensors_of, unusual_kind
 from .channels import Channels, Tensors, trace
 from .errors import ConfigError, SpaceWarning, UnsupportedModelError
 from .graph import first_line, matches, source_of_exception
+from .rules import show
 
+_SQUASHING = ("softmax", "log_softmax", "sigmoid", "log_sigmoid", "log_sigmoid_forward", "hardsigmoid", "special_expit")
 _CLOSE = 1e-4  # of the largest score: far above float32's rounding, far below what a channel in a wrong place does
 
 
 def admit(model: nn.Module, example: Tensor, head: str | None = None, shared: Sequence[str] = ()) -> Blueprint:
     """Trace and check a model; returns its blueprint or raises an error that names layers and source lines."""
+    check_model(model)
     if isinstance(shared, str):
         raise ConfigError(f"shared={shared!r} is one string. Give a list of layer names or patterns: shared=[{shared!r}].")
+    if not isinstance(shared, (list, tuple)) or not all(isinstance(name, str) for name in shared):
+        raise ConfigError(f"shared={show(shared)} must be a list of layer names or patterns.")
+    if head is not None and not isinstance(head, str):
+        raise ConfigError(f"head={show(head)} must be the dotted name of a Linear layer of the model.")
     check_head(model, head)
     names = [path for path, _ in [*model.named_modules(), *model.named_parameters()] if path]
     unmatched = [pattern for pattern in shared if not any(matches(path, [pattern]) for path in names)]
     if unmatched:
         layers = [path for path, _ in model.named_modules() if path]
         raise ConfigError(f"shared={unmatched} match no layer. The model's layers are: {', '.join(layers)}.")
-    if not isinstance(example, Tensor) or example.dim() < 2 or len(example) < 1:
+    if not isinstance(example, Tensor) or example.is_nested or example.dim() < 2 or example.numel() < 1:
         raise ConfigError("example_input must be a batch of at least one example, such as torch.zeros(1, 3, 32, 32).")
+    if unusual_kind(example) or not bool(torch.isfinite(example).all()):
+        what = unusual_kind(example) or "not finite: it holds NaN or infinite values"
+        raise ConfigError(f"example_input is {what}. Give a plain tensor of finite numbers, as the model reads them.")
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ConfigError("No parameter of the model requires a gradient, so there is nothing to learn.")
     module, example = _copied(model), example[:1].detach().cpu().clone()
@@ -57,7 +68,30 @@ def admit(model: nn.Module, example: Tensor, head: str | None = None, shared: Se
             SpaceWarning,
             stacklevel=3,
         )
+    last = (channels.operations or ("",))[-1].partition("(")[0].strip("_")
+    if last in _SQUASHING:
+        warnings.warn(
+            f"The model ends in {last}(), but training takes the scores before it (logits): cross-entropy has a softmax of "
+            "its own, and a second one slows learning and hides how sure the network is. Let forward() return the output of "
+            f"the head, {channels.head!r}, as it is.",
+            SpaceWarning,
+            stacklevel=3,
+        )
     return Blueprint(module, example, tuple(shared), channels, _takes_channels_last(module, example))
+
+
+def check_model(model: object) -> None:
+    """A model is a module with plain tensors."""
+    if not isinstance(model, nn.Module):
+        what = f"the class {model.__name__}; make one" if isinstance(model, type) else f"a {type(model).__name__}"
+        raise UnsupportedModelError(f"The model must be a torch.nn.Module; got {what}.")
+    odd = [
+        f"{name} ({kind})"
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]
+        if (kind := "lazy: without a shape yet" if is_lazy(tensor) else unusual_kind(tensor))
+    ]
+    if odd:
+        raise UnsupportedModelError(f"These tensors of the model cannot be trained: {', '.join(odd[:5])}.")
 
 
 def check(module: nn.Module, example: Tensor, channels: Channels) -> Channels:

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .errors import DataError
+from .rules import number, show, whole
 
 SHIFT = 2  # pixels that augmentation may move an image by, each way
 
@@ -39,21 +40,36 @@ class Images:
     rows: np.ndarray | None = None  # which images are meant; all by default
 
     def __post_init__(self) -> None:
-        pixels = self.pixels if isinstance(self.pixels, np.ndarray) else np.asarray(self.pixels)
-        labels = np.asarray(self.labels)
+        pixels, labels = _array(self.pixels, "pixels"), _array(self.labels, "labels")
         wrong = []
         if pixels.dtype != np.uint8 or pixels.ndim != 4:
             wrong.append(f"pixels must be uint8 of shape (images, channels, height, width); got {pixels.dtype} {pixels.shape}")
+        elif not pixels.size:
+            wrong.append(f"there are none: pixels have the shape {pixels.shape}")
+        elif self.shape is not None and not _is_shape(self.shape):
+            wrong.append(f"shape={show(self.shape)} must be three whole numbers from 1: channels, height, width")
         elif self.shape is not None and not _fits(pixels.shape[1:], self.shape):
             wrong.append(f"images of shape {pixels.shape[1:]} cannot be given the shape {self.shape} by adding borders")
-        if labels.ndim != 1 or len(labels) != len(pixels) or not np.issubdtype(labels.dtype, np.integer):
-            wrong.append(
-                f"labels must be whole numbers, one for each of {len(pixels)} images; got {labels.dtype} {labels.shape}"
-            )
+        count = len(pixels) if pixels.ndim else 0
+        if labels.shape != (count,) or not np.issubdtype(labels.dtype, np.integer):
+            wrong.append(f"labels must be whole numbers, one for each of {count} images; got {labels.dtype} {labels.shape}")
+        wrong += [
+            f"{name}={show(values)} must be a number{' above 0' if above else ''} for each channel"
+            for name, values, above in (("mean", self.mean, False), ("std", self.std, True))
+            if values is not None and not _are_numbers(values, above)
+        ]
         if (self.mean is None) != (self.std is None):
             wrong.append("mean and std belong together; give both or neither")
+        elif wrong:
+            pass  # what follows needs the rest to be right
         elif self.mean is not None and pixels.ndim == 4 and {len(self.mean), len(self.std or ())} - {1, pixels.shape[1]}:
             wrong.append(f"mean and std need a value for each of {pixels.shape[1]} channels; got {self.mean} and {self.std}")
+        if self.order is not None and not wrong:
+            size = int(np.prod(pixels.shape[1:] if self.shape is None else self.shape))
+            if not _is_order(self.order, size):
+                wrong.append(f"order={show(self.order)} must be a tensor of places in a row of {size} pixels, from 0")
+        if self.rows is not None and not wrong and not _are_rows(self.rows, count):
+            wrong.append(f"rows={show(self.rows)} must be an array of numbers of images, from 0 to {count - 1}")
         if wrong:
             raise DataError(f"These images cannot be used: {'; '.join(wrong)}.")
         object.__setattr__(self, "pixels", pixels)
@@ -147,6 +163,34 @@ def augmented(x: Tensor, how: str) -> Tensor:
         windows = padded.unfold(2, x.shape[2], 1).unfold(3, x.shape[3], 1)  # (images, channels, shifts, shifts, height, width)
         x = windows[torch.arange(len(x), device=x.device), :, rows, columns]
     return x
+
+
+def _array(values: Any, what: str) -> np.ndarray:
+    if isinstance(values, np.ndarray):
+        return values
+    try:
+        return np.asarray(values)
+    except Exception as error:  # whatever the object's own conversion raises
+        raise DataError(f"These images cannot be used: {what} cannot be made an array: {error}") from error
+
+
+def _are_numbers(values: Any, above: bool) -> bool:
+    good = number(lambda v: v > 0 or not above, "")[0]
+    return isinstance(values, (tuple, list)) and len(values) > 0 and all(map(good, values))
+
+
+def _is_shape(shape: Any) -> bool:
+    return isinstance(shape, (tuple, list)) and len(shape) == 3 and all(map(whole(1)[0], shape))
+
+
+def _is_order(order: Any, size: int) -> bool:
+    plain = isinstance(order, Tensor) and order.dtype in (torch.int32, torch.int64) and order.dim() == 1 and not order.is_meta
+    return plain and len(order) > 0 and int(order.min()) >= 0 and int(order.max()) < size
+
+
+def _are_rows(rows: Any, count: int) -> bool:
+    plain = isinstance(rows, np.ndarray) and rows.ndim == 1 and (np.issubdtype(rows.dtype, np.integer) or not len(rows))
+    return plain and (not len(rows) or (int(rows.min()) >= 0 and int(rows.max()) < count))
 
 
 def _fits(given: tuple[int, ...], wanted: tuple[int, ...]) -> bool:

@@ -5,50 +5,41 @@ from __future__ import annotations
 import copy
 import json
 import os
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from contextlib import contextmanager
+from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from . import store
 from .blueprint import ask, rebuild, repeated
-from .channels import Channels
 from .checkpoint import Keeper
 from .core import Core
-from .door import admit
+from .door import admit, check_model
 from .errors import ConfigError, DataError, SpaceError, SpaceWarning, StoreError, TaskError
-from .likeness import SAMPLES, Identified, Inferred, features, scores, signature
+from .graph import first_line
+from .likeness import SAMPLES, Identified, Inferred, accepts, bounds, features, scores, signature
 from .methods import METHODS, SPACE
 from .progress import Progress
 from .recipe import Recipe
 from .record import Job, Picture, TaskRecord
+from .rules import check_flag, check_path, file_errors, is_whole, show
 from .saved import SavedLearner, compare_tensors, example_input, given_tensors, restored, written
 from .seeds import seeded, task_seed
-from .tasks import INFER, Data, Source, Task, check_input, prepare
+from .state import Method as Method
+from .state import State
+from .tasks import CLASSES, Data, Source, Task, check_input, prepare
+from .tasks import INFER as INFER
 from .training import Row, Trainer, evaluate
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-
-class Method(Protocol):
-    """What a continual-learning method is: hyperparameters, a check, and a way to learn one task more."""
-
-    forgets: ClassVar[bool]  # whether learning a task may change the networks of earlier ones
-    needs_data: ClassVar[bool]  # whether the data of earlier tasks are needed to learn one more
-
-    def check(self, channels: Channels) -> None:
-        """Raise ConfigError if these hyperparameters do not fit the model."""
-
-    def plan(self, recipe: Recipe, number: int) -> dict[str, int]:
-        """The epochs of every phase of learning a task when so many have been learned before it."""
-
-    def learn(self, core: Core, job: Job) -> tuple[Core, dict[str, Any]]:
-        """Return the core with the task committed, and fields of its TaskRecord. The core given is never changed."""
 
 
 class Learner:
@@ -60,6 +51,12 @@ class Learner:
     >>> record = learner.learn(Task("sign", (x, (x[:, 0] > 0).long())), Recipe(epochs=10))
     >>> learner.predict(x[:3], task="sign").shape, record.widths["0"] < 16
     (torch.Size([3]), True)
+
+    **Threads.** Any number of threads may query a learner (`logits`, `predict`, `identify`, `likeness`, `subnet`, `export`,
+    `records`, `digests`, `save`, ...) while one thread learns: each query is answered from the state before the commit or
+    from the one after it, never from a mixture. `learn`, `remember` and setting `method` are refused with a SpaceError
+    while another thread learns. Training, `evaluate`, `given` and making a learner use the random generators of the
+    process: for the same bits on every run, let one thread at a time do any of these.
     """
 
     def __init__(
@@ -82,46 +79,87 @@ class Learner:
         all the same. `fabric` sets devices, precision and processes; `progress` shows or hides progress bars (default:
         shown on a terminal).
         """
-        self._method: Method = SPACE() if method is None else method
+        method = SPACE() if method is None else method
+        _check_method(method)
+        if fabric is not None:
+            _check_fabric(fabric)
+        self.seed, self.progress = seed, progress
         core = Core.empty(admit(model, example_input, head, shared))
-        self._method.check(core.channels)
-        self._state: tuple[Core, dict[str, TaskRecord]] = core, {}  # one value, so that it changes in one step or not at all
-        self._networks: dict[str, nn.Module] = {}
-        self._data: dict[str, tuple[Data, Data]] = {}  # of learned tasks, for a method that needs them
+        method.check(core.channels)
+        self._state = State(method, core)  # replaced in one step, and read once by everything that reads it
+        self._changing = threading.Lock()  # held while a task is learned or anything else makes a new state of the old
         self._fabric = fabric
-        self.seed, self.progress = int(seed) % 2**40, progress
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_changing"}  # a lock cannot be copied
+
+    def __setstate__(self, values: dict[str, Any]) -> None:
+        self.__dict__.update(values, _changing=threading.Lock())
 
     @property
     def _core(self) -> Core:
-        return self._state[0]
+        return self._state.core
 
-    @property
-    def _records(self) -> dict[str, TaskRecord]:
-        return self._state[1]
+    @contextmanager
+    def _change(self) -> Iterator[State]:
+        """Hold the lock while a new state is made of the present one; another thread that tries the same is refused."""
+        if self._changing.locked():
+            raise SpaceError(
+                "This learner is learning a task already, in another thread or around this call. "
+                "Wait until it is done; queries, such as logits(), need not wait."
+            )
+        with self._changing:  # a thread that came between the two lines waits here, and goes on with the new state
+            yield self._state
 
     # -- what it knows --------------------------------------------------------------------------------------------
 
     @property
     def tasks(self) -> tuple[str, ...]:
         """The names of the tasks learned so far, in order."""
-        return tuple(self._records)
+        return tuple(self._state.records)
 
     @property
     def records(self) -> Mapping[str, TaskRecord]:
         """What learning each task came to, by its name."""
-        return dict(self._records)
+        return dict(self._state.records)
 
     @property
     def method(self) -> Method:
         """The method; another of the same kind may be set between tasks, for instance with another variance."""
-        return self._method
+        return self._state.method
 
     @method.setter
     def method(self, method: Method) -> None:
-        if type(method) is not type(self._method):
-            raise ConfigError(f"This learner uses {type(self._method).__name__}; it cannot go on with {type(method).__name__}.")
-        method.check(self._core.channels)
-        self._method = method
+        _check_method(method)
+        with self._change() as state:
+            if type(method) is not type(state.method):
+                raise ConfigError(
+                    f"This learner uses {type(state.method).__name__}; it cannot go on with {type(method).__name__}."
+                )
+            method.check(state.core.channels)
+            self._state = replace(state, method=method).with_networks_of(state)
+
+    @property
+    def seed(self) -> int:
+        """What training draws from: the same seed, model and data give the same bits."""
+        return self._seed
+
+    @seed.setter
+    def seed(self, seed: int) -> None:
+        if not is_whole(seed) or int(seed) < 0:
+            raise ConfigError(f"seed={show(seed)} must be a whole number, at least 0.")
+        self._seed = int(seed) % 2**40
+
+    @property
+    def progress(self) -> Progress:
+        """Whether progress bars are shown: True, False, None for on a terminal, or a way of your own to show them."""
+        return self._progress
+
+    @progress.setter
+    def progress(self, progress: Progress) -> None:
+        if not (progress is None or isinstance(progress, bool) or (callable(progress) and not isinstance(progress, type))):
+            raise ConfigError(f"progress={show(progress)} must be True, False, None or a function.")
+        self._progress = progress
 
     @property
     def size(self) -> float:
@@ -136,7 +174,8 @@ class Learner:
     @property
     def widths(self) -> dict[str, int]:
         """How many output channels each layer of the full network has."""
-        return self._core.channels.widths(self._core.channels.everything())
+        channels = self._core.channels
+        return channels.widths(channels.everything())
 
     @property
     def example(self) -> Tensor:
@@ -150,16 +189,19 @@ class Learner:
         Counted in output channels or, with a method that shares out single weights, in weights. Empty where
         every task has the whole network.
         """
-        return {} if self._method.forgets else self._core.room()
+        state = self._state
+        return {} if state.method.forgets else state.core.room()
 
     def full(self) -> nn.Module:
         """The full network, with the weights and the head that it was given, grown if it has grown since."""
         blueprint = self._core.blueprint
-        shapes = self._core.channels.shapes
+        shapes = blueprint.channels.shapes
         return blueprint.build({name: repeated(tensor, shapes[name]) for name, tensor in blueprint.tensors().items()})
 
     def given(self, classes: int) -> nn.Module:
         """The network as it was given, never grown, with a new head for so many classes: what a single task would have."""
+        if not is_whole(classes) or not 1 <= int(classes) <= CLASSES:
+            raise ConfigError(f"classes={show(classes)} must be a whole number from 1 to {CLASSES:,}.")
         blueprint = self._core.blueprint
         tensors = blueprint.tensors()
         with seeded(self.seed):
@@ -197,38 +239,63 @@ class Learner:
         in the same state goes on from there and ends with the same bits. Remove the folder when the learner is saved.
         `on_epoch` is called with every epoch's row, those of an earlier process first.
         """
-        return self._commit(task, recipe, self._method.learn, checkpoint, on_epoch)
+        return self._commit(task, recipe, None, checkpoint, on_epoch)
 
     def _commit(
         self,
         task: Task,
         recipe: Recipe | None,
-        learn: Callable[[Core, Job], tuple[Core, dict[str, Any]]],
+        learn: Learn | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
         on_epoch: Callable[[Row], None] | None = None,
     ) -> TaskRecord:
-        """Check a task's data, learn it in some way and, when all is done, take over what came of it."""
-        if not isinstance(task, Task):
-            raise DataError(f"learn() takes a Task, such as Task('name', (x, y)); got a {type(task).__name__}.")
-        if task.name in self._records:
+        """Learn a task, by the method or in a way of its own, and replace the state by one that has it."""
+        with self._change() as state:
+            new = self._learn(state, task, recipe, learn or state.method.learn, checkpoint, on_epoch)
+            self._state = new
+        return new.records[task.name]
+
+    def _learn(
+        self,
+        state: State,
+        task: Task,
+        recipe: Recipe | None,
+        learn: Learn,
+        checkpoint: str | os.PathLike[str] | None,
+        on_epoch: Callable[[Row], None] | None,
+    ) -> State:
+        """Check a task's data and learn it; returns the state that has it, and changes nothing that the given one holds."""
+        _check_task(task, "learn()")
+        if recipe is not None and not isinstance(recipe, Recipe):
+            raise ConfigError(f"recipe={show(recipe)} must be a Recipe, such as Recipe(epochs=20).")
+        if on_epoch is not None and not callable(on_epoch):
+            raise ConfigError(f"on_epoch={show(on_epoch)} must be a function; it is called with every epoch's row.")
+        if checkpoint is not None:
+            checkpoint = check_path("checkpoint", checkpoint)
+            with file_errors("No checkpoint can be kept"):
+                is_file = checkpoint.exists() and not checkpoint.is_dir()
+            if is_file:
+                raise ConfigError(f"checkpoint={str(checkpoint)!r} is a file. Give a folder, which need not exist yet.")
+        if task.name in state.records:
             raise TaskError(f"A task named {task.name!r} has been learned already. Give this one another name.")
-        self._check_data()
-        number = len(self._records)
+        _check_data(state)
+        number = len(state.records)
         seed = task_seed(self.seed, number)
         recipe = recipe or Recipe()
         title = f"{task.name}:"
         trainer = Trainer(self.fabric, recipe, seed, self.channels_last, title, self.progress, on_epoch=on_epoch)
         with seeded(seed):
-            train, valid, classes = prepare(task, self._core.blueprint.example, torch.Generator().manual_seed(seed))
+            train, valid, classes = prepare(task, state.core.blueprint.example, torch.Generator().manual_seed(seed))
             torch.manual_seed(seed)  # however much was drawn while the data was read
             if checkpoint is not None:
                 data = {"examples": [len(train), len(valid)], "classes": classes}
-                trainer = replace(trainer, keeper=self._keeper(Path(checkpoint), task.name, recipe, data))
-            before = tuple(self._data[name] for name in self._records) if self._method.needs_data else ()
-            core, found = learn(self._core, Job(task.name, train, valid, classes, trainer, before))
+                trainer = replace(trainer, keeper=self._keeper(state, checkpoint, task.name, recipe, data))
+            before = tuple(state.data[name] for name in state.records) if state.method.needs_data else ()
+            core, found = learn(state.core, Job(task.name, train, valid, classes, trainer, before))
             network = core.network(number).to(self.fabric.device)
             accuracy = evaluate(network, valid, self.fabric, self.channels_last)
             signed = signature(self._examples(train, network, seed), classes)
+            signed |= bounds((x for x, _, _ in self._examples(valid, network, seed)), signed) if signed else {}
             kept = [*core.signatures, *({} for _ in range(number - len(core.signatures)))]  # none of tasks of older versions
             core = replace(core, signatures=(*kept, signed))
         record = TaskRecord(
@@ -244,15 +311,13 @@ class Learner:
             pictures=None if train.images is None else Picture(**train.images.told()),  # type: ignore[typeddict-item]
             **found,
         )
-        records = {**self._records, task.name: record}
-        if self._method.forgets:
+        records = {**state.records, task.name: record}
+        if state.method.forgets:
             records = {name: replace(r, digest=core.digest(n)) for n, (name, r) in enumerate(records.items())}
-            self._networks = {}
-        self._state = core, records
-        self._networks[task.name] = network
-        if self._method.needs_data:
-            self._data[task.name] = train, valid
-        return records[task.name]
+        given = {**state.data, task.name: (train, valid)} if state.method.needs_data else state.data
+        new = replace(state, core=core, records=records, data=given).with_networks_of(state)
+        new.networks[task.name] = network
+        return new
 
     def _examples(self, data: Data, network: nn.Module, seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Random examples with the answers of a network, as many as a signature needs."""
@@ -269,52 +334,46 @@ class Learner:
 
         Data are kept as they are given, not copied.
         """
-        number = self._number(task.name)
-        seed = task_seed(self.seed, number)
-        with seeded(seed):
-            train, valid, classes = prepare(task, self._core.blueprint.example, torch.Generator().manual_seed(seed))
-        known = self._records[task.name].classes
-        if classes != known:
-            raise DataError(f"Task {task.name!r} was learned with {known} classes; these data have {classes}.")
-        self._data[task.name] = train, valid
+        _check_task(task, "remember()")
+        with self._change() as state:
+            seed = task_seed(self.seed, state.number(task.name))
+            with seeded(seed):
+                train, valid, classes = prepare(task, state.core.blueprint.example, torch.Generator().manual_seed(seed))
+            known = state.records[task.name].classes
+            if classes != known:
+                raise DataError(f"Task {task.name!r} was learned with {known} classes; these data have {classes}.")
+            self._state = replace(state, data={**state.data, task.name: (train, valid)}).with_networks_of(state)
 
-    def _check_data(self) -> None:
-        lost = [repr(name) for name in self._records if name not in self._data]
-        if lost and self._method.needs_data:
-            raise TaskError(
-                f"{type(self._method).__name__} trains on the data of all tasks; those of {', '.join(lost)} are not at hand. "
-                "Give them again with learner.remember(Task(...))."
-            )
-
-    def _keeper(self, folder: Path, task: str, recipe: Recipe, data: Mapping[str, Any]) -> Keeper:
+    def _keeper(self, state: State, folder: Path, task: str, recipe: Recipe, data: Mapping[str, Any]) -> Keeper:
         """Checkpoints that know what they belong to: the task, how it is learned, and what was learned before."""
         if self.fabric.world_size > 1:
             raise ConfigError(
                 f"Checkpoints are for one process, but {self.fabric.world_size} are at work. Leave checkpoint out."
             )
-        before = {name: record.digest for name, record in self._records.items()}
-        method = {"name": type(self._method).__name__, "options": asdict(self._method)}  # type: ignore[call-overload]
+        before = {name: record.digest for name, record in state.records.items()}
+        method = {"name": type(state.method).__name__, "options": asdict(state.method)}  # type: ignore[call-overload]
         identity = {"task": task, "before": before, "seed": self.seed, "method": method, "recipe": asdict(recipe), **data}
-        identity["model"] = self._core.channels.fingerprint()
+        identity["model"] = state.core.channels.fingerprint()
         return Keeper(folder, json.loads(json.dumps(identity)))
 
     # -- asking ---------------------------------------------------------------------------------------------------
 
     def logits(self, x: Tensor, task: str) -> Tensor:
         """The scores of a task's classes, of shape (rows, classes)."""
-        network = self._network(task)
-        self._check_input(x, f"Task {task!r}")
+        return self._logits(self._state, x, task)
+
+    def _logits(self, state: State, x: Tensor, task: str) -> Tensor:
+        network = state.network(task, self.fabric.device)
+        _check_input(state, x, f"Task {task!r}")
         return self._answers(x, network)
 
-    def _check_input(self, x: Tensor, what: str) -> None:
-        problem = check_input(x, self._core.blueprint.example)
-        if problem:
-            raise DataError(f"{what}: {problem}")
-
     def _answers(self, x: Tensor, network: nn.Module) -> Tensor:
-        with torch.no_grad():
-            parts = [ask(network, part, self.channels_last) for part in x.split(1024)]
-            return (parts[0] if len(parts) == 1 else torch.cat(parts)).to(x.device)
+        try:
+            with torch.no_grad():
+                parts = [ask(network, part, self.channels_last) for part in x.split(1024)]
+                return (parts[0] if len(parts) == 1 else torch.cat(parts)).to(x.device)
+        except (IndexError, RuntimeError) as error:  # tokens beyond its vocabulary, above all
+            raise DataError(f"The network does not know these inputs: {first_line(error)}") from error
 
     @overload
     def predict(self, x: Tensor, task: Literal["infer"], *, together: bool = False) -> Inferred: ...  # type: ignore[overload-overlap]
@@ -328,49 +387,69 @@ class Learner:
         `task="infer"` finds out the task of every row (or, with `together`, one task for all rows, which is far surer) and
         tells it, and how sure it is, with the labels. It is never done unasked.
         """
+        state = self._state
+        check_flag("together", together)
         infer = isinstance(task, str) and task == INFER
         if together and not infer:
             raise ConfigError('together=True is for task="infer": rows whose task is named need no finding out.')
-        if task is None or not hasattr(task, "__len__"):
-            raise TaskError(f'Which task? Give its name, one name per row, or task="infer" to find out. {self._known()}')
+        if not isinstance(task, (str, Sequence, np.ndarray)) or getattr(task, "ndim", 1) != 1:
+            raise TaskError(f'Which task? Give its name, one name per row, or task="infer" to find out. {state.list_tasks()}')
         if infer:
-            found = self.identify(x, together=together)
-            return Inferred(self.predict(x, found.tasks), found.tasks, found.sure)
+            found = self._identify(state, x, together)
+            return Inferred(self._labels(state, x, found.tasks), found.tasks, found.sure)
         if isinstance(task, str):
-            return self.logits(x, task).argmax(1)
-        if len(task) != len(x):
-            raise TaskError(f"{len(task)} task names for {len(x)} rows; give one name, or one per row.")
-        unknown = [f"row {row}: {name!r}" for row, name in enumerate(task) if name not in self._records]
+            return self._logits(state, x, task).argmax(1)
+        _check_input(state, x, "Mixed tasks")
+        names = list(task)
+        if len(names) != len(x):
+            raise TaskError(f"{len(names)} task names for {len(x)} rows; give one name, or one per row.")
+        unknown = [f"row {row}: {show(n)}" for row, n in enumerate(names) if not isinstance(n, str) or n not in state.records]
         if unknown:
-            raise TaskError(f"No such task: {', '.join(unknown[:5])}. {self._known()}")
-        self._check_input(x, "Mixed tasks")
+            raise TaskError(f"No such task: {', '.join(unknown[:5])}. {state.list_tasks()}")
+        return self._labels(state, x, names)
+
+    def _labels(self, state: State, x: Tensor, tasks: Sequence[str | None]) -> Tensor:
+        """The label of every row by the network of its task, and -1 where it has none."""
         rows: dict[str, list[int]] = {}
-        for row, name in enumerate(task):
-            rows.setdefault(name, []).append(row)
-        labels = torch.empty(len(x), dtype=torch.int64, device=x.device)
+        for row, name in enumerate(tasks):
+            if name is not None:
+                rows.setdefault(name, []).append(row)
+        labels = torch.full((len(x),), -1, device=x.device)
         for name, some in rows.items():
             index = torch.tensor(some, device=x.device)
-            labels[index] = self._answers(x[index], self._network(name)).argmax(1)
+            labels[index] = self._answers(x[index], state.network(name, self.fabric.device)).argmax(1)
         return labels
 
     def identify(self, x: Tensor, *, together: bool = False) -> Identified:
         """Which task each row belongs to, judged by what the tasks remember of their own inputs; all are one's with `together`.
 
+        A row that is unlike the inputs of all tasks, such as a blank image or one of another scale, belongs to none (None);
+        with `together`, if most rows do. A task takes about one in a hundred of its own inputs for such a row.
+
         Permuted pixels or other kinds of pictures are told apart row by row. Where tasks are classes of the same kind
         of pictures a single row is often taken for another task's, and `sure` says so; some tens of rows `together` are not.
         """
-        if not self._records:
+        check_flag("together", together)
+        return self._identify(self._state, x, together)
+
+    def _identify(self, state: State, x: Tensor, together: bool) -> Identified:
+        if not state.records:
             raise TaskError("No task has been learned yet, so none can be found out.")
-        self._check_input(x, "identify()")
+        _check_input(state, x, "identify()")
         if not len(x):
-            return Identified((), torch.zeros(0, len(self._records)))
-        found = self.likeness(x)
-        if not bool(torch.isfinite(found).all()):
-            row = int((~torch.isfinite(found).all(1)).nonzero()[0])
-            raise DataError(f"identify(): the numbers in row {row} are too large for any task to judge. Check their scale.")
-        shares = (found.sum(0, keepdim=True).expand_as(found) if together else found).softmax(1)
-        names = self.tasks
-        return Identified(tuple(names[best] for best in shares.argmax(1).tolist()), shares.float())
+            return Identified((), torch.zeros(0, len(state.records)))
+        names = list(state.records)
+        seen = features(x)
+        found = self._likeness(state, x, names, seen)
+        possible = torch.stack([accepts(seen, _signature(state, number)) for number in range(len(names))], 1)
+        known = possible.any(1) & torch.isfinite(found).all(1)
+        found = found.masked_fill(~known[:, None], 0.0)
+        if together:  # rows that belong to none have no say, unless they are the most
+            known = (known.float().mean() >= 0.5).expand(len(x))
+            found = found.sum(0, keepdim=True).expand_as(found)
+        shares = found.softmax(1)
+        best = zip(known.tolist(), shares.argmax(1).tolist())
+        return Identified(tuple(names[number] if good else None for good, number in best), shares.float())
 
     def likeness(self, x: Tensor, task: str | None = None) -> Tensor:
         """How much inputs are like those that a task was taught with, a number for each row; higher is more.
@@ -378,30 +457,48 @@ class Learner:
         Without a task's name, all tasks have a column each. Numbers of different tasks can be held against each other: that
         is what `identify` does.
         """
-        names = list(self._records) if task is None else [task]
-        numbers = [self._number(name) for name in names]
-        self._check_input(x, "likeness()")
-        lost = [name for name in names if not self.remembers(name)]
+        state = self._state
+        names = list(state.records) if task is None else [task]
+        _check_input(state, x, "likeness()")
+        found = self._likeness(state, x, names, features(x))
+        return found if task is None else found[:, 0]
+
+    def accepts(self, x: Tensor, task: str) -> Tensor:
+        """Whether inputs are like those that a task was taught with, for each row; a task of an older version takes all.
+
+        The bounds come from the task's validation data: about 99 of 100 of its own inputs are accepted.
+        """
+        state = self._state
+        number = state.number(task)
+        _check_input(state, x, "accepts()")
+        return accepts(features(x), _signature(state, number))
+
+    def _likeness(self, state: State, x: Tensor, names: Sequence[str], seen: Tensor) -> Tensor:
+        """How much inputs are like those of some tasks, (rows, tasks)."""
+        numbers = [state.number(name) for name in names]
+        lost = [name for name, number in zip(names, numbers) if not _signature(state, number)]
         if lost:
             raise TaskError(
                 f"Task {lost[0]!r} kept nothing to know its inputs by: an older version of spacecl learned it, or they were "
                 "beyond all bounds. Give the task's name."
             )
-        seen, found = features(x), []
+        found = []
         for name, number in zip(names, numbers):
-            logits = None if self._method.forgets else self.logits(x, name)  # what was usual then need not be now
-            found.append(scores(seen, self._core.signatures[number], logits))
-        return torch.stack(found, 1) if task is None else found[0]
+            logits = None if state.method.forgets else self._logits(state, x, name)  # what was usual then need not be now
+            found.append(scores(seen, _signature(state, number), logits))
+        return torch.stack(found, 1)
 
     def remembers(self, task: str) -> bool:
-        """Whether a task has kept what is needed to find it out; those that older versions of spacecl learned have not."""
-        return any(self._core.signatures[self._number(task) :][:1])
+        """Whether a task kept what its inputs are like: tasks that older versions learned have not."""
+        state = self._state
+        return bool(_signature(state, state.number(task)))
 
     def evaluate(self, data: Source, task: str) -> float:
         """The share of some labelled data that a task's network gets right."""
-        network, checked = self._network(task), Data(data, f"Task {task!r}, data")
+        state = self._state
+        network, checked = state.network(task, self.fabric.device), Data(data, f"Task {task!r}, data")
         with seeded(self.seed):
-            largest, classes = checked.check(self._core.blueprint.example, least=1), self._records[task].classes
+            largest, classes = checked.check(state.core.blueprint.example, least=1), state.records[task].classes
             if largest >= classes:
                 raise DataError(
                     f"Task {task!r}, data: the label {largest} is outside its {classes} classes, 0 to {classes - 1}."
@@ -410,8 +507,10 @@ class Learner:
 
     def subnet(self, task: str) -> nn.Module:
         """A task's network as a plain, physically small module of its own, in eval mode."""
-        return self._core.network(self._number(task))
+        state = self._state
+        return state.core.network(state.number(task))
 
+    @file_errors("The network cannot be exported")
     def export(
         self,
         task: str,
@@ -429,7 +528,12 @@ class Learner:
         """
         from .export import export
 
-        module, record = self.subnet(task), self._records[task]
+        file = check_path("file", file)
+        check_flag("fold", fold)
+        if format is not None and not isinstance(format, str):
+            raise ConfigError(f"format={show(format)} must be the name of a format, as text.")
+        state = self._state
+        module, record = state.core.network(state.number(task)), state.records[task]
         about = {
             "task": task,
             "classes": list(record.class_labels),
@@ -438,51 +542,37 @@ class Learner:
             "pictures": record.pictures,
         }
         if int8 is not None:
-            self._check_input(int8, "int8, the inputs to calibrate by")
+            _check_input(state, int8, "int8, the inputs to calibrate by")
             if not len(int8):
                 raise DataError("int8, the inputs to calibrate by: there are none.")
-        return export(module, self._core.blueprint.example, file, about, format=format, fold=fold, int8=int8)
+        return export(module, state.core.blueprint.example, file, about, format=format, fold=fold, int8=int8)
 
     def digests(self) -> dict[str, str]:
         """Every task's digest, computed anew from the bits that are there."""
-        return {name: self._core.digest(number) for number, name in enumerate(self._records)}
+        return _digests(self._state)
 
     def verify(self) -> dict[str, str]:
         """Compute every task's digest anew and return them; raise StoreError if one is not what it was at its commit."""
-        found = self.digests()
-        changed = [name for name, digest in found.items() if digest != self._records[name].digest]
-        if changed:
-            raise StoreError(f"The networks of these tasks are not those of their commit: {', '.join(changed)}.")
-        return found
-
-    def _number(self, task: str) -> int:
-        if task not in self._records:
-            raise TaskError(f"No such task: {task!r}. {self._known()}")
-        return self.tasks.index(task)
-
-    def _known(self) -> str:
-        return f"The tasks are: {', '.join(self._records)}." if self._records else "No task has been learned yet."
-
-    def _network(self, task: str) -> nn.Module:
-        number = self._number(task)
-        if task not in self._networks:
-            self._networks[task] = self._core.network(number).to(self.fabric.device)
-        return self._networks[task]
+        return _verify(self._state)
 
     # -- keeping --------------------------------------------------------------------------------------------------
 
+    @file_errors("The learner cannot be saved")
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the learner into a folder: JSON and safetensors, whole or not at all.
 
         A second process that saves to the same folder waits for the first, at most 30 seconds; then it raises StoreError.
         """
-        body, files = written(self._core, self._records.values())
-        method = {"name": type(self._method).__name__, "options": asdict(self._method)}  # type: ignore[call-overload]
+        folder = check_path("folder", folder)
+        state = self._state
+        body, files = written(state.core, state.records.values())
+        method = {"name": type(state.method).__name__, "options": asdict(state.method)}  # type: ignore[call-overload]
         if self.fabric.is_global_zero:
             store.save(folder, {"method": method, "seed": self.seed, **body}, files)
         self.fabric.barrier()
 
     @classmethod
+    @file_errors("The learner cannot be loaded")
     def load(
         cls,
         folder: str | os.PathLike[str],
@@ -498,9 +588,13 @@ class Learner:
         `method` is needed only where it is one of your own. Files are checked in any case; `verify=False` leaves it to you
         to hold the networks against their digests.
         """
+        folder = check_path("folder", folder)
+        check_flag("verify", verify)
+        check_model(model)
         body, files = store.load(folder, SavedLearner)
         compare_tensors(body.tensors, model, folder)
-        method = method or _method_of(body, None, folder)
+        method = _method_of(body, None, folder) if method is None else method
+        _check_method(method)
         if type(method).__name__ != body.method.name:
             raise ConfigError(f"{folder} was learned with {body.method.name}; it cannot go on with {type(method).__name__}.")
         model = rebuild(model, given_tensors(files, model, folder))
@@ -516,28 +610,84 @@ class Learner:
                 fabric=fabric,
                 progress=progress,
             )
-        learner._state = restored(learner._core, body, files, folder)
+        learner._state = State(method, *restored(learner._core, body, files, folder))
         if verify:
             learner.verify()
         return learner
 
+    @file_errors("The learner cannot be loaded")
     def reloaded(self, folder: str | os.PathLike[str]) -> Learner:
         """A learner with what the folder holds now, of the same architecture: far quicker than to load it anew.
 
         This one stays as it is. Networks of tasks that have not changed are the very same modules.
         """
+        state, folder = self._state, check_path("folder", folder)
         body, files = store.load(folder, SavedLearner)
-        compare_tensors(body.tensors, self._core.blueprint.module, folder)
+        compare_tensors(body.tensors, state.core.blueprint.module, folder)
+        method = _method_of(body, type(state.method), folder)
+        new = State(method, *restored(state.core, body, files, folder))
+        _verify(new)
         found = copy.copy(self)
-        found._method, found.seed = _method_of(body, type(self._method), folder), body.seed
-        found._state = restored(self._core, body, files, folder)
-        found.verify()
-        same = (name for name, record in found._records.items() if self._digest(name) == record.digest)
-        found._networks = {name: self._networks[name] for name in same if name in self._networks}
+        found._state, found.seed = new.with_networks_of(state), body.seed
         return found
 
-    def _digest(self, task: str) -> str | None:
-        return self._records[task].digest if task in self._records else None
+
+Learn = Callable[[Core, Job], tuple[Core, dict[str, Any]]]  # how one task more is learned
+
+
+def _check_task(task: object, where: str) -> None:
+    if not isinstance(task, Task):
+        raise DataError(f"{where} takes a Task, such as Task('name', (x, y)); got a {type(task).__name__}.")
+
+
+def _check_method(method: object) -> None:
+    """A method is a dataclass instance, so that its options can be saved, with all that the protocol asks for."""
+    if isinstance(method, type):
+        raise ConfigError(f"method={method.__name__} is a class. Give one with its options, such as {method.__name__}().")
+    missing = [name for name in ("check", "plan", "learn") if not callable(getattr(method, name, None))]
+    missing += [name for name in ("forgets", "needs_data") if not isinstance(getattr(method, name, None), bool)]
+    if missing or not is_dataclass(method):
+        what = f"it lacks {', '.join(missing)}" if missing else "it is no dataclass"
+        raise ConfigError(f"method={show(method)} is no method: {what}. Give one of spacecl's, such as SPACE().")
+
+
+def _check_fabric(fabric: object) -> None:
+    from lightning_fabric import Fabric
+
+    if not isinstance(fabric, Fabric):
+        raise ConfigError(f"fabric={show(fabric)} must be a lightning_fabric.Fabric.")
+
+
+def _check_input(state: State, x: Tensor, what: str) -> None:
+    problem = check_input(x, state.core.blueprint.example)
+    if problem:
+        raise DataError(f"{what}: {problem}")
+
+
+def _check_data(state: State) -> None:
+    lost = [repr(name) for name in state.records if name not in state.data]
+    if lost and state.method.needs_data:
+        raise TaskError(
+            f"{type(state.method).__name__} trains on the data of all tasks; those of {', '.join(lost)} are not at hand. "
+            "Give them again with learner.remember(Task(...))."
+        )
+
+
+def _signature(state: State, number: int) -> Mapping[str, Tensor]:
+    """What a task kept of its inputs; nothing if an older version learned it."""
+    return state.core.signatures[number] if number < len(state.core.signatures) else {}
+
+
+def _digests(state: State) -> dict[str, str]:
+    return {name: state.core.digest(number) for number, name in enumerate(state.records)}
+
+
+def _verify(state: State) -> dict[str, str]:
+    found = _digests(state)
+    changed = [name for name, digest in found.items() if digest != state.records[name].digest]
+    if changed:
+        raise StoreError(f"The networks of these tasks are not those of their commit: {', '.join(changed)}.")
+    return found
 
 
 def _method_of(body: SavedLearner, kind: type[Method] | None, folder: object) -> Method:

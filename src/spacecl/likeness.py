@@ -4,6 +4,10 @@ A task's signature is the distribution of a few fixed features of its own traini
 likelihoods can be held against each other: class means and one covariance, with a Student t's heavy tails. To it comes how
 sure the task's own network is (its energy), in deviations from what is usual on its own data. docs/deploying.md has the
 other ways that were tried, and what each is worth.
+
+An input may belong to no task at all. Likelihood does not tell: a blank image is so smooth that it is as likely as a usual
+one. So a task also bounds how far its inputs lie from their class mean, in the few directions in which they vary most and
+in all directions together, by what is usual on its validation data.
 """
 
 from __future__ import annotations
@@ -26,31 +30,42 @@ SAMPLES = 5000  # training examples that a signature rests on, at most
 _FAINT = 0.05  # below this, how strong an edge is matters little
 _FREEDOM = 12.0  # of Student's t: 4 to 30 are alike
 _SHRUNK = 0.05  # the least share of the identity in a covariance: tasks with few examples must stay in the running
+LEADING = 2  # directions of the most variance that are looked at by themselves
+LOST = 0.005  # share of a task's own inputs that each of its two bounds may take for unknown
 _INDEPENDENT = 25.0  # features depend on each other: so many of them count as one, or the answers were far too sure
 
 
 @dataclass(frozen=True)
 class Identified:
-    """The task of every row, by its name, and how much each task is to be believed.
+    """The task of every row, by its name, or None where it belongs to none; and how much each task is to be believed.
 
-    `scores` has a row for each input and a column for each task, and every row adds up to 1.
+    `scores` has a row for each input and a column for each task, and every row adds up to 1: it compares the tasks with each
+    other, whether or not the row belongs to one of them.
     """
 
-    tasks: tuple[str, ...]
+    tasks: tuple[str | None, ...]
     scores: Tensor  # (rows, tasks)
 
     @property
+    def unknown(self) -> Tensor:
+        """For every row, whether it is unlike the inputs of all tasks."""
+        return torch.tensor([task is None for task in self.tasks], dtype=torch.bool)
+
+    @property
     def sure(self) -> Tensor:
-        """For every row, the score of the task that was found."""
-        return self.scores.amax(1)
+        """For every row, the score of its task, and 0 where it has none."""
+        return self.scores.amax(1).masked_fill(self.unknown, 0.0)
 
 
 @dataclass(frozen=True)
 class Inferred:
-    """Labels without a task's name given: of every row the label, the task that it is a label of, and how sure that is."""
+    """Labels without a task's name given: of every row the label, the task that it is a label of, and how sure that is.
+
+    A row that belongs to no task has the label -1, the task None and 0 for how sure it is.
+    """
 
     labels: Tensor
-    tasks: tuple[str, ...]
+    tasks: tuple[str | None, ...]
     sure: Tensor
 
 
@@ -99,7 +114,10 @@ def signature(examples: Iterable[tuple[Tensor, Tensor, Tensor]], classes: int) -
         return {}  # numbers beyond all bounds: no reason to lose a trained task
     shrink = _shrinkage(apart, covariance)
     mean = covariance.diagonal().mean().clamp(min=1e-9)
-    root = torch.linalg.inv(torch.linalg.cholesky((1 - shrink) * covariance + shrink * mean * identity))
+    shrunk = (1 - shrink) * covariance + shrink * mean * identity
+    root = torch.linalg.inv(torch.linalg.cholesky(shrunk))
+    variances, directions = torch.linalg.eigh(shrunk)  # in ascending order
+    leading = (directions / variances.clamp(min=1e-12).sqrt())[:, -LEADING:].mT  # (directions, features)
     volume = float(2 * (spread.log().sum() - root.diagonal().log().sum()))
     near = (apart @ root.mT).square().sum(1)
     # The same distances if a row had no part in the means and the covariance: how much better its own rows fit than others.
@@ -110,18 +128,15 @@ def signature(examples: Iterable[tuple[Tensor, Tensor, Tensor]], classes: int) -
     lower = torch.tril_indices(len(root), len(root))
     numbers = torch.tensor([volume, flattered, float(energy.mean()), max(deviation, 1e-6)], dtype=torch.float64)
     kept = {"means": means.float(), "spread": spread.float(), "root": root[lower[0], lower[1]].float(), "numbers": numbers}
+    kept["leading"] = leading.float()
     return kept if all(bool(torch.isfinite(tensor).all()) for tensor in kept.values()) else {}
 
 
 def scores(seen: Tensor, signed: Mapping[str, Tensor], logits: Tensor | None) -> Tensor:
     """How well a task explains features, on a scale that all tasks share; with its logits, how sure its network is, too."""
-    rows, size = seen.double().cpu(), len(signed["spread"])
-    root = torch.zeros(size, size, dtype=torch.float64)
-    lower = torch.tril_indices(size, size)
-    root[lower[0], lower[1]] = signed["root"].double()
+    size = len(signed["spread"])
     volume, flattered, energy, deviation = signed["numbers"].tolist()
-    spread = signed["spread"].double()
-    distances = torch.cdist((rows / spread) @ root.mT, (signed["means"].double() / spread) @ root.mT).square()
+    distances = _distances(seen, signed, _root(signed))
     likely = (_density(distances, size) - volume / 2).logsumexp(1) - math.log(len(signed["means"]))
     found = (likely + flattered / 2) / max(1.0, size / _INDEPENDENT)
     return found if logits is None else found + (logits.double().logsumexp(1).cpu() - energy) / deviation
@@ -137,8 +152,61 @@ def misfits_of_signature(signed: Mapping[str, Tensor], example: Tensor) -> list[
     fits = all(name in signed and tuple(signed[name].shape) == shape for name, shape in shapes.items())
     fits &= numbers is not None and numbers.dim() == 1 and len(numbers) >= 4
     fits &= means is not None and means.dim() == 2 and len(means) >= 1 and means.shape[1] == size
+    fits &= ("leading" in signed) >= ("bounds" in signed)  # neither in learners of version 0.1
+    later = {"leading": (min(LEADING, size), size), "bounds": (2,)}
+    fits &= all(tuple(signed[name].shape) == shape for name, shape in later.items() if name in signed)
     fits &= all(tensor.is_floating_point() and bool(torch.isfinite(tensor).all()) for tensor in signed.values())
     return [] if fits else ["its signature does not fit the model's inputs"]
+
+
+def bounds(inputs: Iterable[Tensor], signed: Mapping[str, Tensor]) -> Tensors:
+    """How far nearly all of a task's own inputs lie from their class means, judged by its validation inputs."""
+    far = [_strangeness(features(x), signed) for x in inputs if len(x)]
+    if not far or "leading" not in signed:
+        return {}
+    found = torch.tensor([upper_level(column) for column in torch.cat(far).unbind(1)], dtype=torch.float64)
+    return {"bounds": found} if bool(torch.isfinite(found).all()) else {}
+
+
+def accepts(seen: Tensor, signed: Mapping[str, Tensor]) -> Tensor:
+    """Which rows of features a task takes for its own; all of them, if it is of a version that kept no bounds."""
+    if "bounds" not in signed:
+        return torch.ones(len(seen), dtype=torch.bool)
+    return (_strangeness(seen, signed) <= signed["bounds"]).all(1)
+
+
+def upper_level(values: Tensor, share: float = LOST) -> float:
+    """A level that a new value passes with probability `share`, judged by some values.
+
+    Enough values say it themselves, by their rank. Of fewer, the level lies above the largest by what an exponential tail adds.
+    """
+    values = values.sort(descending=True).values
+    rank = math.floor(share * (len(values) + 1))
+    if rank:
+        return float(values[rank - 1])
+    deviation = max(float(values.quantile(0.84) - values.quantile(0.5)), len(values) ** -0.5)  # which a few values cannot tell
+    return float(values[0]) + deviation * math.log(1 / (share * (len(values) + 1)))
+
+
+def _strangeness(seen: Tensor, signed: Mapping[str, Tensor]) -> Tensor:
+    """How far rows lie from the nearest class mean, in deviations, (rows, 2): in the leading directions, and in all."""
+    roots = signed["leading"].double(), _root(signed)
+    return torch.stack([(_distances(seen, signed, root).amin(1) / len(root)).sqrt() for root in roots], 1)
+
+
+def _root(signed: Mapping[str, Tensor]) -> Tensor:
+    """What makes the inputs' covariance the identity, (features, features), lower triangular."""
+    size = len(signed["spread"])
+    root = torch.zeros(size, size, dtype=torch.float64)
+    lower = torch.tril_indices(size, size)
+    root[lower[0], lower[1]] = signed["root"].double()
+    return root
+
+
+def _distances(seen: Tensor, signed: Mapping[str, Tensor], root: Tensor) -> Tensor:
+    """Squared distances of rows from every class mean, (rows, classes), in the directions of a root of the covariance."""
+    spread = signed["spread"].double()
+    return torch.cdist((seen.double().cpu() / spread) @ root.mT, (signed["means"].double() / spread) @ root.mT).square()
 
 
 def _shrinkage(rows: Tensor, covariance: Tensor) -> float:

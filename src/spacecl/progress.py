@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, SupportsFloat
 
+from .errors import ConfigError
+
 Tell = Callable[[str, SupportsFloat, float], None]  # after every step: the epoch, the loss, the latest accuracy
 Tracker = Callable[[str, int, int], AbstractContextManager[Tell]]  # a phase's title, its steps, those done already
 Progress = bool | Tracker | None  # shown, hidden, shown in a way of one's own, or shown on a terminal
@@ -17,7 +19,10 @@ Progress = bool | Tracker | None  # shown, hidden, shown in a way of one's own, 
 def track(title: str, steps: int, show: Progress = None, done: int = 0) -> Iterator[Tell]:
     """A progress bar over so many steps; silent when `show` is False, or is None and there is no terminal."""
     if callable(show):
-        with show(title, steps, done) as tell:
+        bar = show(title, steps, done)
+        if not isinstance(bar, AbstractContextManager):
+            raise ConfigError(f"progress={show!r} must return a context manager; it returned a {type(bar).__name__}.")
+        with bar as tell:
             yield tell
         return
     if not wanted(show) or steps < 1:

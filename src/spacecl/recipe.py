@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 from .errors import ConfigError
-from .rules import Rule, faults, number, one_of, whole
+from .rules import Rule, faults, number, one_of, plain, whole
 
 OPTIMIZERS = ("sgd", "adam", "adamw")
 SCHEDULES = ("one-cycle", "cosine", "steps", "plateau", "constant")
@@ -44,9 +44,9 @@ class Recipe:
         wrong = faults(given, {name: _RULES[name.removeprefix("retrain_")] for name in given})
         if wrong:
             raise ConfigError(f"This recipe cannot be used: {'; '.join(wrong)}.")
-        for name in ("milestones", "retrain_milestones"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, tuple(int(epoch) for epoch in getattr(self, name)))
+        for name, value in given.items():
+            value = tuple(map(int, value)) if name.endswith("milestones") else plain(value)
+            object.__setattr__(self, name, value)
 
     def over(self, epochs: int) -> Recipe:
         """The same recipe with other epochs, its milestones moved along.

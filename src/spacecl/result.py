@@ -66,10 +66,11 @@ class Costs(TypedDict):
 
 
 class Found(TypedDict):
-    """How often a task is inferred rightly, and how often its label with it."""
+    """How often a task is inferred rightly, how often its label with it, and how often inputs are taken for no task's."""
 
     identified: Share
     accuracy: Share
+    refused: NotRequired[Share]
 
 
 @with_config(extra="allow")

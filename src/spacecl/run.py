@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from . import __version__, disk, store
@@ -211,7 +212,8 @@ def _result(
 def _inferred(learner: Learner, tasks: Sequence[Task]) -> dict[str, Row]:
     """What comes of each task's test data when its name is not given: how often the task is found, and the label right.
 
-    By row, and by batches in which all rows are known to be of one task.
+    By row, and by batches in which all rows are known to be of one task. `refused` is the share that `identify` would take
+    for inputs of no task; the other shares count the likeliest task all the same.
     """
     found: dict[str, Row] = {}
     names = list(learner.tasks)
@@ -219,10 +221,13 @@ def _inferred(learner: Learner, tasks: Sequence[Task]) -> dict[str, Row]:
         return found
     for number, task in enumerate(tasks):
         data, seen = Data(task.test, task.name), 0  # type: ignore[arg-type]
-        counts = {how: {"identified": 0, "accuracy": 0} for how in ("row", "batch")}
+        counts = {how: {"identified": 0, "accuracy": 0, "refused": 0} for how in ("row", "batch")}
         for x, y in data.batches(TOGETHER):
             x = data.finish(x)
             like = learner.likeness(x)
+            known = torch.stack([learner.accepts(x, name) for name in names], 1).any(1)
+            counts["row"]["refused"] += int((~known).sum())
+            counts["batch"]["refused"] += 0 if 2 * int(known.sum()) >= len(x) else len(x)
             best = {"row": like.argmax(1), "batch": like.sum(0).argmax().expand(len(x))}
             for how, chosen in best.items():
                 right = chosen == number
@@ -239,7 +244,7 @@ def _mean_inferred(tasks: Sequence[Row]) -> Row | None:
     if not tasks:
         return None
     means = {
-        how: {key: sum(task[how][key] for task in tasks) / len(tasks) for key in ("identified", "accuracy")}
+        how: {key: sum(task[how][key] for task in tasks) / len(tasks) for key in ("identified", "accuracy", "refused")}
         for how in ("row", "batch")
     }
     return {**means, "together": TOGETHER}

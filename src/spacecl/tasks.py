@@ -3,39 +3,35 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from numbers import Integral
+from itertools import islice
 from typing import Any, Final, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
 
-from .errors import DataError
+from .blueprint import unusual_kind
+from .errors import DataError, TaskError
+from .graph import first_line
 from .images import Images
+from .rules import is_whole, problem_of_name, show
 
-INFER: Final = "infer"  # in place of a task's name: infer the task
+INFER: Final = "infer"  # in place of a task's name: find out which it is
+CLASSES = 1_000_000  # that a task may have: every one is a row of its head
 Source = tuple[Any, Any] | Images | Dataset | DataLoader
 Batch = tuple[Tensor, Tensor]
 
 
 def check_name(name: Any) -> None:
     """A task's name is text that can be shown, and not the word that asks to infer the task."""
-    if not isinstance(name, str) or not name.strip() or not name.isprintable():
-        raise DataError(f"A task needs a name, as printable text; got {name!r}.")
+    problem = problem_of_name(name)
+    if problem:
+        raise DataError(f"A task needs a name, as text; got {show(name)}: {problem}.")
     if name == INFER:
-        raise DataError(f"No task can be named {INFER!r}: the word asks to infer the task. Give this one another name.")
-
-
-def check_class_names(names: Sequence[Any], task: str) -> None:
-    """Class names are texts, none twice."""
-    odd = [name for name in names if not isinstance(name, str)]
-    if odd:
-        raise DataError(f"Task {task!r}: class names must be text; got {odd[0]!r}.")
-    repeated = sorted({name for name in names if list(names).count(name) > 1}) if len(set(names)) < len(names) else []
-    if repeated:
-        raise DataError(f"Task {task!r}: these class names are given twice: {', '.join(repeated[:5])}.")
+        raise TaskError(f"No task can be named {INFER!r}: the word asks to infer the task. Give this one another name.")
 
 
 @dataclass(frozen=True)
@@ -59,20 +55,36 @@ class Task:
 
     def __post_init__(self) -> None:
         check_name(self.name)
-        if self.class_names is not None:
-            check_class_names(self.class_names, self.name)
-        if isinstance(self.classes, str) or (self.classes is not None and self.class_count(0) < 1):
-            raise DataError(f"Task {self.name!r}: classes={self.classes!r} leaves no class to tell apart.")
+        if self.classes is not None and not is_whole(self.classes):
+            object.__setattr__(self, "classes", check_class_names(self.classes, self.name))
+        count = self.class_count(0)
+        if not 1 <= count <= CLASSES:
+            raise DataError(f"Task {self.name!r}: classes={show(self.classes)}, but a task has 1 to {CLASSES:,} classes.")
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
-        return None if self.classes is None or isinstance(self.classes, Integral) else tuple(self.classes)  # type: ignore[arg-type]
+        return self.classes if isinstance(self.classes, tuple) else None
 
     def class_count(self, largest: int) -> int:
         """How many classes the task has, given the largest label in its data."""
         if self.classes is None:
             return largest + 1
-        return int(self.classes) if isinstance(self.classes, Integral) else len(self.classes)  # type: ignore[arg-type]
+        return len(self.classes) if isinstance(self.classes, Sequence) else int(self.classes)
+
+
+def check_class_names(classes: Any, task: str) -> tuple[str, ...]:
+    """The names of a task's classes, as text; they tell the classes apart, so none may be there twice."""
+    listed = isinstance(classes, Iterable) and not isinstance(classes, (str, bytes, bool, Mapping, Set))
+    if not listed or getattr(classes, "ndim", 1) != 1:
+        raise DataError(f"Task {task!r}: classes={show(classes)} is neither a number of classes nor a list of their names.")
+    names = list(islice(classes, CLASSES + 1))
+    wrong = [f"class {number}, {show(name)}: {why}" for number, name in enumerate(names) if (why := problem_of_name(name))]
+    if not wrong:
+        wrong = [f"{name!r} is there {count} times" for name, count in Counter(names).items() if count > 1]
+    if wrong:
+        more = f"; and {len(wrong) - 5} more" if len(wrong) > 5 else ""
+        raise DataError(f"Task {task!r}: these names of classes cannot be used: {'; '.join(wrong[:5])}{more}.")
+    return tuple(map(str, names))
 
 
 class Batches(Protocol):
@@ -96,7 +108,7 @@ class Data:
         self.images: Images | None = None
         self.loader: DataLoader | None = None
         self.dataset: Dataset | None = None
-        if isinstance(source, TensorDataset) and len(source.tensors) == 2:
+        if isinstance(source, TensorDataset) and len(getattr(source, "tensors", ())) == 2:
             source = source.tensors  # type: ignore[assignment]
         kind = source.dataset if isinstance(source, DataLoader) else source
         if isinstance(kind, IterableDataset):
@@ -141,7 +153,7 @@ class Data:
             return
         indices = torch.arange(count) if order is None else torch.randperm(count, generator=order)
         if self.dataset is not None:
-            yield from DataLoader(Subset(self.dataset, indices.tolist()), batch_size=size)
+            yield from DataLoader(Subset(self.dataset, indices.tolist()), batch_size=size, collate_fn=self._collate)
         elif self.tensors is not None and order is None:
             yield from zip(*(tensor.split(size) for tensor in self.tensors))
         else:
@@ -154,7 +166,14 @@ class Data:
         if self.tensors is not None:
             return self.tensors[0][indices], self.tensors[1][indices]
         assert self.dataset is not None
-        return next(iter(DataLoader(Subset(self.dataset, indices.tolist()), batch_size=len(indices))))
+        return self._collate([self.dataset[index] for index in indices.tolist()])
+
+    def _collate(self, examples: list[Any]) -> Any:
+        """Single examples as a batch."""
+        try:
+            return default_collate(examples)
+        except (TypeError, ValueError, RuntimeError, KeyError) as error:
+            raise DataError(f"{self.what}: the examples cannot be put into one batch: {first_line(error)}") from error
 
     def finish(self, x: Tensor) -> Tensor:
         """A batch's inputs as the network reads them."""
@@ -182,17 +201,19 @@ class Data:
 
     def check(self, example: Tensor, least: int = 2) -> int:
         """Look at every example once; raise what is wrong with them, or return the largest label."""
-        if self.tensors is not None and (self.tensors[1].dim() != 1 or len(self.tensors[0]) != len(self.tensors[1])):
-            shape = tuple(self.tensors[1].shape)
-            raise DataError(
-                f"{self.what}: {len(self.tensors[0])} inputs, but labels of shape {shape}; give one label per input."
-            )
+        if self.tensors is not None and (self.tensors[1].dim() != 1 or self.tensors[0].shape[:1] != self.tensors[1].shape):
+            count, shape = self.tensors[0].shape[0] if self.tensors[0].dim() else "no", tuple(self.tensors[1].shape)
+            raise DataError(f"{self.what}: {count} inputs, but labels of shape {shape}; give one label per input.")
         largest, lowest, seen = -1, 0, 0
         for x, y in self._readable(self._to_check()):
             problem = _problem(x, y, example, seen)
+            if problem is None and self.images is None and len(x) != len(y):
+                problem = f"{len(x)} inputs, but {len(y)} labels in one batch; give one label per input."
             if problem:
                 raise DataError(f"{self.what}: {problem}")
             y = y.to(torch.int64)
+            if not len(y):
+                continue
             largest, lowest, seen = max(largest, int(y.max())), min(lowest, int(y.min())), seen + len(y)
         if seen < least:
             raise DataError(f"{self.what}: {seen} examples; at least {least} are needed.")
@@ -288,6 +309,9 @@ def check_input(x: Tensor, example: Tensor, first: int = 0) -> str | None:
     """What is wrong with a batch of inputs, rows `first` on, for a model that takes `example`, or None."""
     if not isinstance(x, Tensor):
         return f"inputs must be tensors; got {type(x).__name__}. Convert them, for instance with torch.as_tensor."
+    kind = unusual_kind(x)
+    if kind:
+        return f"inputs are {kind}. Give plain tensors of numbers."
     if x.shape[1:] != example.shape[1:]:
         return f"inputs have shape {tuple(x.shape[1:])}, but the model's example input has {tuple(example.shape[1:])}."
     if x.is_floating_point() != example.is_floating_point():
@@ -299,14 +323,19 @@ def check_input(x: Tensor, example: Tensor, first: int = 0) -> str | None:
 
 
 def _problem(x: Any, y: Any, example: Tensor, first: int) -> str | None:
-    if not isinstance(y, Tensor) or y.is_floating_point() or y.is_complex() or y.dtype == torch.bool or y.dim() != 1:
-        shape = f"{y.dtype} of shape {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
+    kind = unusual_kind(y) if isinstance(y, Tensor) else None
+    if kind or not isinstance(y, Tensor) or y.is_floating_point() or y.dtype == torch.bool or y.dim() != 1:
+        shape = f"{kind or y.dtype} of shape {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
         return f"labels must be whole numbers, one per example; got {shape}."
     return check_input(x, example, first)
 
 
 def _tensor(values: Any, what: str) -> Tensor:
     try:
-        return torch.as_tensor(values)
-    except (TypeError, ValueError, RuntimeError) as error:
+        tensor = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise DataError(f"{what} cannot be made a tensor: {error}") from error
+    kind = unusual_kind(tensor)
+    if kind:
+        raise DataError(f"{what} are {kind}. Give plain tensors of numbers.")
+    return tensor

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from numbers import Integral, Real
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 import torch
@@ -22,18 +21,26 @@ from ..graph import matches
 from ..moments import Moments, collect
 from ..recipe import Recipe
 from ..record import Job, told
-from ..rules import faults, number, whole
+from ..rules import Rule, faults, flag, number, one_of, show, whole
 from ..spectrum import analyse, pivot, share
 from ..training import hold
 
 Variance = float | Mapping[str, float]
 
-_CHOICES = {
-    "activations": ("post", "pre"),
-    "selection": ("pivoted", "first"),
-    "freeze": ("subnet", "filters"),
-    "on_full": ("continue", "error", "grow"),
+_SHARE = number(lambda v: 0 < v <= 1, "above 0 and at most 1")
+_RULES: dict[str, Rule] = {
+    "activations": one_of(("post", "pre")),
+    "selection": one_of(("pivoted", "first")),
+    "freeze": one_of(("subnet", "filters")),
+    "on_full": one_of(("continue", "error", "grow")),
+    "projection": flag(),
+    "compensate": flag(),
+    "samples": whole(2),
+    "growth": number(lambda v: 1 < v <= 100, "above 1 and at most 100"),
+    "offer": _SHARE,
+    "budget": whole(1),
 }
+_OPTIONAL = ("samples", "budget")
 _COUNTS = ("core", "new", "wanted", "new_without_projection")
 
 
@@ -67,37 +74,26 @@ class SPACE:
 
     def __post_init__(self) -> None:
         if not isinstance(self.task_variance, Mapping):
-            raise ConfigError(f"task_variance={self.task_variance!r} must be a mapping from task names to variances.")
-        wrong = [
-            f"{name}={getattr(self, name)!r} must be one of {', '.join(values)}"
-            for name, values in _CHOICES.items()
-            if getattr(self, name) not in values
-        ]
+            raise ConfigError(f"task_variance={show(self.task_variance)} must be a mapping from task names to variances.")
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        wrong = faults(given, {name: rule for name, rule in _RULES.items() if given[name] is not None or name not in _OPTIONAL})
+        wrong += [f"task_variance has the key {show(key)}, not a task's name" for key in _not_text(self.task_variance)]
         for name, variance in self._variances():
-            values = list(variance.values()) if isinstance(variance, Mapping) else [variance]
-            wrong += [f"{name}={v!r} must be a number above 0 and at most 1" for v in values if not _is_share(v)]
-        for name in ("projection", "compensate"):
-            if not isinstance(getattr(self, name), bool):
-                wrong.append(f"{name}={getattr(self, name)!r} must be True or False")
-        if self.samples is not None and not (isinstance(self.samples, Integral) and int(self.samples) >= 2):
-            wrong.append(f"samples={self.samples!r} must be a whole number, at least 2")
-        wrong += faults(
-            {"growth": self.growth, "offer": self.offer},
-            {"growth": number(lambda v: v > 1, "above 1"), "offer": number(lambda v: 0 < v <= 1, "above 0 and at most 1")},
-        )
-        wrong += faults({"budget": self.budget}, {"budget": whole(1)}) if self.budget is not None else []
+            by_layer = variance if isinstance(variance, Mapping) else {"*": variance}
+            wrong += [f"{name} has the key {show(key)}, not a layer's name or pattern" for key in _not_text(by_layer)]
+            wrong += [fault for value in by_layer.values() for fault in faults({name: value}, {name: _SHARE})]
         if wrong:
             raise ConfigError(f"SPACE cannot be used like this: {'; '.join(wrong)}.")
-        object.__setattr__(self, "growth", float(self.growth))
-        object.__setattr__(self, "offer", float(self.offer))
-        object.__setattr__(self, "samples", None if self.samples is None else int(self.samples))
-        object.__setattr__(self, "budget", None if self.budget is None else int(self.budget))
+        for name in ("growth", "offer"):
+            object.__setattr__(self, name, float(given[name]))
+        for name in _OPTIONAL:
+            object.__setattr__(self, name, None if given[name] is None else int(given[name]))
         object.__setattr__(self, "variance", _plain(self.variance))  # numbers of any library, so that JSON can hold them
         object.__setattr__(self, "task_variance", {task: _plain(value) for task, value in self.task_variance.items()})
 
     def _variances(self) -> list[tuple[str, Variance]]:
         """All variances with the names that messages give them."""
-        return [("variance", self.variance), *((f"task_variance[{t!r}]", v) for t, v in self.task_variance.items())]
+        return [("variance", self.variance), *((f"task_variance[{show(t)}]", v) for t, v in self.task_variance.items())]
 
     @staticmethod
     def paper(variance: Variance = 0.99, **options: Any) -> SPACE:
@@ -318,8 +314,8 @@ def _together(one: dict[str, Any], two: dict[str, Any]) -> dict[str, Any]:
     return max(one, two, key=lambda seen: (seen["lost"], seen["new"])) | counts | {"needed": needed}
 
 
-def _is_share(value: Any) -> bool:
-    return isinstance(value, Real) and 0 < float(value) <= 1
+def _not_text(keys: Iterable[Any]) -> list[Any]:
+    return [key for key in keys if not isinstance(key, str)]
 
 
 def _plain(variance: Variance) -> Variance:
