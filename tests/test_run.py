@@ -265,6 +265,16 @@ def test_a_crash_before_any_write_to_the_disk_changes_nothing_of_the_result(name
     assert not (tmp_path / "crashed" / "checkpoints").exists()
 
 
+def test_files_that_a_killed_save_left_are_removed_when_the_run_goes_on(tmp_path, finished):
+    """Killed after the manifest was replaced and before the files of the version before were removed, with no save to come."""
+    folder = shutil.copytree(finished[0], tmp_path / "run")
+    stray = folder / "model" / f"{'0' * 32}.safetensors"
+    stray.write_bytes(b"of the version before")
+    (folder / "result.json").unlink()
+    run.run(settings(), folder, say=quiet)
+    assert not stray.exists()
+
+
 def test_a_crash_between_saving_a_task_and_testing_it_is_mended(tmp_path, finished):
     chosen, usual = settings(), run._measure
 

@@ -294,6 +294,7 @@ def _learner(config: Config, folder: Path, example: Tensor, classes: int) -> Lea
     from lightning_fabric import Fabric
 
     if (folder / "model" / store.MANIFEST).exists():
+        store.remove_leftovers(folder / "model")
         return learner_in(folder / "model", config)
     with seeded(config.seed):
         model = config.make_model(tuple(example.shape[1:]), classes)

@@ -64,9 +64,19 @@ def save(folder: str | os.PathLike[str], body: Mapping[str, Any], files: Mapping
         content = {"format": FORMAT, **body, "files": listed}
         text = json.dumps({"sha256": _checksum(content), "content": content}, indent=1)
         disk.write_file(path / MANIFEST, text.encode())
-        used = {entry["file"] for entry in listed.values()}
-        old = (file for file in path.glob(TENSORS) if file.name not in used)  # or of a save that was killed
-        disk.remove(*old, sync_name=False)
+        _remove_unlisted(path, {entry["file"] for entry in listed.values()})
+
+
+def remove_leftovers(folder: str | os.PathLike[str]) -> None:
+    """Remove what a save that was killed has left in a folder: parts of files, and files of the version before."""
+    path = Path(folder)
+    with lock_folder(path, WAIT, StoreError(f"Another process is saving to {path}.")):
+        disk.remove_leftovers(path, MANIFEST, TENSORS)
+        _remove_unlisted(path, {entry.file for entry in read_manifest(path, dict)[1].values()})
+
+
+def _remove_unlisted(path: Path, listed: set[str]) -> None:
+    disk.remove(*(file for file in path.glob(TENSORS) if file.name not in listed), sync_name=False)
 
 
 def _write_tensors(path: Path, files: Mapping[str, Mapping[str, Tensor]]) -> dict[str, dict[str, Any]]:
