@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -13,6 +15,32 @@ def console() -> Any:
     from rich.console import Console
 
     return Console(soft_wrap=True, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 200)
+
+
+@contextmanager
+def keep_interrupts() -> Iterator[None]:
+    """Raise an interrupt again that came where Python can raise nothing, such as in the callback of a weak reference.
+
+    There Python prints the KeyboardInterrupt and drops it: Ctrl-C would not stop the command.
+    """
+    import _thread
+    import threading
+
+    usual = sys.unraisablehook
+
+    def raise_again(problem: Any) -> None:
+        if problem.exc_type is KeyboardInterrupt:
+            again = threading.Timer(0.01, _thread.interrupt_main)  # not here: this is such a place itself
+            again.daemon = True
+            again.start()
+        else:
+            usual(problem)
+
+    sys.unraisablehook = raise_again
+    try:
+        yield
+    finally:
+        sys.unraisablehook = usual
 
 
 def show_warnings_as_text() -> None:
