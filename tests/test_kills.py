@@ -32,3 +32,15 @@ def test_an_interrupt_within_the_callback_of_a_weak_reference_stops_the_command(
     monkeypatch.setitem(cli._DO, "demo", work)
     assert cli.main(["demo"]) == 130
     assert capfd.readouterr().err == "Interrupted.\n"
+
+
+def test_an_interrupt_that_a_library_makes_an_error_of_its_own_is_an_interrupt(monkeypatch, capfd):
+    def work(options):
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ImportError("cannot load module more than once per process") from None
+
+    monkeypatch.setitem(cli._DO, "demo", work)
+    assert cli.main(["demo"]) == 130
+    assert capfd.readouterr().err == "Interrupted.\n"

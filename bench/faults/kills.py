@@ -120,7 +120,8 @@ def _run_once(folder: Path, method: str, reference: Reference, count: int, draw:
 
 def _problem(end: End, sent: signal.Signals) -> str | None:
     """What is wrong with the way in which an attempt ended."""
-    if "Traceback" in end.errors or "Exception ignored" in end.errors:
+    starting = sent == signal.SIGINT and "KeyboardInterrupt" in end.errors and "/cli.py" not in end.errors  # before our code
+    if ("Traceback" in end.errors or "Exception ignored" in end.errors) and not starting:
         return f"a traceback: {end.errors[-2000:]}"
     expected = (130, -signal.SIGINT) if sent == signal.SIGINT else (-sent,)
     if end.code not in (0, *expected):

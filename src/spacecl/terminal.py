@@ -19,14 +19,21 @@ def console() -> Any:
 
 @contextmanager
 def keep_interrupts() -> Iterator[None]:
-    """Raise an interrupt again that came where Python can raise nothing, such as in the callback of a weak reference.
+    """Let an interrupt end the command as an interrupt, wherever it comes.
 
-    There Python prints the KeyboardInterrupt and drops it: Ctrl-C would not stop the command.
+    Within the callback of a weak reference Python prints the KeyboardInterrupt and drops it: here it is raised again. While
+    torch and NumPy are imported it becomes an error of theirs: here it is an interrupt again.
     """
     import _thread
+    import signal
     import threading
 
-    usual = sys.unraisablehook
+    usual, came = sys.unraisablehook, False
+
+    def interrupt(number: int, frame: Any) -> None:
+        nonlocal came
+        came = True
+        raise KeyboardInterrupt
 
     def raise_again(problem: Any) -> None:
         if problem.exc_type is KeyboardInterrupt:
@@ -36,11 +43,21 @@ def keep_interrupts() -> Iterator[None]:
         else:
             usual(problem)
 
+    ours = threading.current_thread() is threading.main_thread()
+    ours = ours and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if ours:
+        signal.signal(signal.SIGINT, interrupt)
     sys.unraisablehook = raise_again
     try:
         yield
+    except Exception as error:
+        if came:
+            raise KeyboardInterrupt from error
+        raise
     finally:
         sys.unraisablehook = usual
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def show_warnings_as_text() -> None:
