@@ -47,7 +47,7 @@ class Batcher:
 
     @property
     def alive(self) -> bool:
-        return self._thread.is_alive()
+        return self._thread.is_alive() and not self._closed
 
     def ask(self, task: str, rows: Tensor) -> Future[Answer]:
         """Ask about some rows; the answer is a dictionary of tensors and lists, with an entry for each row."""

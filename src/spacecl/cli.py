@@ -11,7 +11,7 @@ from typing import Any
 
 from . import using
 from .benchmarks.presets import ABLATIONS, BENCHMARKS
-from .terminal import console, positive, show_warnings_as_text
+from .terminal import console, keep_interrupts, positive, show_warnings_as_text
 
 RUN = """\
 Learn the tasks of a benchmark one after another and measure what comes of it.
@@ -235,10 +235,11 @@ def _data(commands: Any) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; errors made for users are shown as text, without a traceback."""
-    options = parser().parse_args(arguments)
-    options.arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        return _DO[options.command](options)
+        with keep_interrupts():
+            options = parser().parse_args(arguments)
+            options.arguments = sys.argv[1:] if arguments is None else list(arguments)
+            return _DO[options.command](options)
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return 130

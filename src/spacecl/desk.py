@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import AsyncIterable, Callable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ from .export import INPUT
 from .graph import first_line
 from .images import as_told
 from .learner import INFER, Learner
-from .protocol import VERSION, RequestError, answer, datatype, read, unpacked
+from .protocol import VERSION, RequestError, answer, datatype, read, short, unpacked
 from .tasks import check_input
 
 
@@ -33,12 +34,17 @@ class Limits:
     queue: int = 256
     seconds: float = 10.0
 
+    @property
+    def bodies(self) -> int:
+        """Bytes of all bodies together that are held at a time: sixteen of the largest."""
+        return 16 * self.body
+
 
 class Desk:
     """What stands between HTTP and the learner: requests are read, checked, counted, asked, and given up in time."""
 
     def __init__(self, batcher: Batcher, limits: Limits):
-        self.batcher, self.limits, self.waiting = batcher, limits, 0
+        self.batcher, self.limits, self.waiting, self.held = batcher, limits, 0, 0
         self.decoder = ThreadPoolExecutor(1, "spacecl-pictures")  # one large picture at a time
 
     @property
@@ -52,15 +58,15 @@ class Desk:
     def named(self, path: str, end: str = "") -> str:
         """The model that a path speaks of, with its version or without it, if there is one."""
         if not path.endswith(end):
-            raise RequestError(f"There is nothing to ask at {path!r}; models are asked at their name and {end}.", 404)
+            raise RequestError(f"There is nothing to ask at {short(path)!r}; models are asked at their name and {end}.", 404)
         name = path.removesuffix(end)
         task, _, version = name.rpartition("/versions/")
         if name in self.models:
             return name
         if task not in self.models:
-            raise RequestError(f"There is no model {name!r}. The models are: {', '.join(self.models)}.", 404)
+            raise RequestError(f"There is no model {short(name)!r}. The models are: {', '.join(self.models)}.", 404)
         if version != VERSION:
-            raise RequestError(f"Model {task!r} has no version {version!r}; its only one is {VERSION!r}.", 404)
+            raise RequestError(f"Model {task!r} has no version {short(version)!r}; its only one is {VERSION!r}.", 404)
         return task
 
     def outputs(self, task: str) -> dict[str, tuple[str, list[int]]]:
@@ -89,26 +95,39 @@ class Desk:
         self.batcher.close()
         self.decoder.shutdown()
 
-    async def body(self, stream: AsyncIterable[bytes], encoding: str) -> bytes:
-        """The body of a request, unpacked, within the limits of size and time."""
-        limit, parts, size = self.limits.body, [], 0
+    @asynccontextmanager
+    async def body(self, stream: AsyncIterable[bytes], encoding: str) -> AsyncIterator[bytes]:
+        """The body of a request, unpacked, within the limits of size and time; it counts as held until the request is done."""
+        limit, found, size, before = self.limits.body, bytearray(), 0, 0
+
+        def hold(count: int) -> None:
+            nonlocal before
+            if count > before and self.held + count - before > self.limits.bodies:
+                raise RequestError("The server holds too many large requests already. Try again in a while.", 503)
+            self.held, before = self.held + count - before, count
 
         async def collect() -> None:
             nonlocal size
             async for part in stream:
                 size += len(part)
                 if size <= limit:
-                    parts.append(part)
+                    hold(size)
+                    found.extend(part)
                 elif size > 4 * limit:  # what comes on is not worth waiting for; up to here the client hears the reason
                     return
 
         try:
-            await asyncio.wait_for(collect(), self.limits.seconds)
-        except asyncio.TimeoutError:
-            raise RequestError(f"The body did not arrive within {self.limits.seconds:g} s.", 408) from None
-        if size > limit:
-            raise RequestError(f"The body has more than {limit:,} bytes. Send fewer rows, or as binary data.", 413)
-        return unpacked(b"".join(parts), encoding.lower(), limit)
+            try:
+                await asyncio.wait_for(collect(), self.limits.seconds)
+            except asyncio.TimeoutError:
+                raise RequestError(f"The body did not arrive within {self.limits.seconds:g} s.", 408) from None
+            if size > limit:
+                raise RequestError(f"The body has more than {limit:,} bytes. Send fewer rows, or as binary data.", 413)
+            body = unpacked(bytes(found), encoding.lower(), limit)
+            hold(len(body))
+            yield body
+        finally:
+            hold(0)
 
     async def infer(self, task: str, body: bytes, length: str | None) -> tuple[bytes, dict[str, str]]:
         example = _numpy(self.learner.example)
@@ -139,6 +158,8 @@ class Desk:
         """What a question comes to, if there is room in the queue and the answer comes in time."""
         if self.waiting >= self.limits.queue:
             raise RequestError(f"{self.waiting} requests are waiting already. Try again in a while.", 503)
+        if not self.batcher.alive:
+            raise RequestError("The server is about to stop, or its networks' thread has stopped. Try again in a while.", 503)
         self.waiting += 1
         try:
             return await asyncio.wait_for(asyncio.wrap_future(ask()), self.limits.seconds)
@@ -183,6 +204,8 @@ def _pictured(learner: Learner, pixels: Mapping[Shape, np.ndarray]) -> dict[str,
             continue
         rows = as_told(record.pictures, seen_as).to(learner.example.dtype)
         shares = learner.logits(rows, name)[0].softmax(0)
+        if not bool(shares.isfinite().all()):
+            raise RequestError(f"Model {name!r}: the answer to this picture is not finite.", 422)
         best = shares.argsort(descending=True)[:5].tolist()
         answers = [{"class": record.class_labels[i], "share": float(shares[i])} for i in best]
         listed.append({"task": name, "answers": answers, "like": None})

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import sys
 from collections.abc import Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from importlib.resources import files
 from typing import Any
 
@@ -17,7 +18,7 @@ from .desk import Desk, Limits
 from .errors import ConfigError
 from .learner import Learner
 from .opened import Opened
-from .protocol import HEADER, VERSION, RequestError
+from .protocol import HEADER, VERSION, RequestError, short
 
 try:
     import uvicorn
@@ -30,6 +31,9 @@ except ImportError as error:
     raise ConfigError('A server needs FastAPI and uvicorn. Install them with: pip install "spacecl[serve]"') from error
 
 EVERY = 1.0  # seconds between two looks at the folder
+HEAD = 2**16  # bytes of the head of a request
+PIPELINE = 64  # requests that a client may send ahead of their answers
+BACKLOG = 256  # connections that the system accepts before the server sees them
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src blob: data:; connect-src 'self'"
 Say = Callable[[str], None]
 
@@ -53,6 +57,8 @@ def run(
     if not _is_loopback(name):
         print("spacecl: warning: other machines can reach this address, and there is no password.", file=sys.stderr)
     sys.stdout.flush()
+    gc.freeze()  # what is loaded stays: the collector need not look at it while requests are read
+    connections = _limit_connections(4 * limits.queue)
     settings = uvicorn.Config(
         app,
         log_level="error",
@@ -60,8 +66,10 @@ def run(
         server_header=False,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=int(limits.seconds) + 1,
-        limit_concurrency=4 * limits.queue,
-        http=_impatient(limits.seconds),
+        limit_concurrency=connections,
+        backlog=BACKLOG,
+        http=_impatient(limits.seconds, 2 * connections),
+        ws="none",
     )
     uvicorn.Server(settings).run(sockets=[listening])
 
@@ -79,7 +87,7 @@ def application(learner: Learner, limits: Limits, watched: Opened | None = None)
             watching.cancel()
         desk.close()
 
-    app = FastAPI(lifespan=life, docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(lifespan=life, docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.state.desk = desk
 
     def refused(text: str, status: int, headers: Any = None) -> Response:
@@ -91,7 +99,7 @@ def application(learner: Learner, limits: Limits, watched: Opened | None = None)
 
     @app.exception_handler(HTTPException)
     async def tell_http(request: Request, error: HTTPException) -> Response:
-        return refused(f"{error.detail}: {request.method} {request.url.path}", error.status_code, error.headers)
+        return refused(f"{error.detail}: {request.method} {short(request.scope['path'])}", error.status_code, error.headers)
 
     @app.exception_handler(Exception)
     async def tell_fault(request: Request, error: Exception) -> Response:
@@ -102,15 +110,17 @@ def application(learner: Learner, limits: Limits, watched: Opened | None = None)
         text = (files("spacecl") / "serve.html").read_text(encoding="utf-8")
         return HTMLResponse(text, headers={"Content-Security-Policy": POLICY})
 
-    async def body_of(request: Request) -> bytes:
-        try:
-            return await desk.body(request.stream(), request.headers.get("content-encoding", ""))
-        except ClientDisconnect:
-            raise RequestError("The client went away.") from None  # nobody hears it, but the log stays clean
+    def body_of(request: Request) -> AbstractAsyncContextManager[bytes]:
+        return desk.body(request.stream(), ", ".join(request.headers.getlist("content-encoding")))
+
+    @app.exception_handler(ClientDisconnect)
+    async def tell_nobody(request: Request, error: ClientDisconnect) -> Response:
+        return refused("The client went away.", 400)  # nobody hears it, but the log stays clean
 
     @app.post("/picture")
     async def picture(request: Request) -> Response:
-        return JSONResponse(await desk.picture(await body_of(request)))
+        async with body_of(request) as body:
+            return JSONResponse(await desk.picture(body))
 
     @app.get("/v2")
     async def server() -> Any:
@@ -136,8 +146,9 @@ def application(learner: Learner, limits: Limits, watched: Opened | None = None)
 
     async def asked(request: Request) -> Response:
         task = desk.named(request.path_params["path"], "/infer")
-        body, headers = await desk.infer(task, await body_of(request), request.headers.get(HEADER))
-        return Response(body, headers=headers)
+        async with body_of(request) as body:
+            answer, headers = await desk.infer(task, body, request.headers.get(HEADER))
+        return Response(answer, headers=headers)
 
     async def told(request: Request) -> Response:
         path = request.path_params["path"]
@@ -191,37 +202,115 @@ def _mark(manifest: Any) -> tuple[int, int] | None:
     return found.st_mtime_ns, found.st_ino
 
 
-def _impatient(seconds: float) -> type[HttpToolsProtocol]:
-    """Uvicorn's protocol, but a connection that does not send the head of a request in time is closed."""
+def _impatient(seconds: float, most: int) -> type[HttpToolsProtocol]:
+    """Uvicorn's protocol with limits: of time to send a request and to take an answer, of a head's size, of connections.
+
+    A connection is closed when the head of a request does not come in time, when its body does not (a second later, so that
+    the reason is heard), and when nothing of an answer is taken. At most `most` connections are open.
+    """
 
     class Impatient(HttpToolsProtocol):
-        patience: asyncio.TimerHandle | None = None
+        patience: asyncio.TimerHandle | None = None  # with what the client sends
+        unread: asyncio.TimerHandle | None = None  # with what the client reads
+        left = head = 0
+        in_head = True
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
-            self.wait()
+            if len(self.connections) > most:
+                transport.abort()
+            else:
+                self.wait(seconds)
+
+        def data_received(self, data: bytes) -> None:
+            self.head += len(data)
+            if self.in_head and self.patience is None:
+                self.wait(seconds)
+            super().data_received(data)
+            if self.in_head and self.head > HEAD and not self.transport.is_closing():
+                self.send_400_response(f"The head of a request may have {HEAD} bytes.")
 
         def on_message_begin(self) -> None:
-            self.wait()
+            self.in_head, self.head = True, 0
+            self.wait(seconds)
             super().on_message_begin()
 
         def on_headers_complete(self) -> None:
-            self.stop()
+            self.in_head = False
+            self.wait(seconds + 1)
+            if len(self.pipeline) >= PIPELINE:
+                raise ValueError(f"More than {PIPELINE} requests were sent ahead.")  # the parser makes it a 400
             super().on_headers_complete()
+
+        def on_message_complete(self) -> None:
+            self.stop()
+            self.in_head, self.head = True, 0  # the next one's begins with the next byte
+            super().on_message_complete()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            if self.transport.is_closing():
+                self.end()
+
+        def timeout_keep_alive_handler(self) -> None:
+            self.end()
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self.left = self.transport.get_write_buffer_size()
+            self.unread = self.loop.call_later(seconds, self.look)
+
+        def resume_writing(self) -> None:
+            if self.unread is not None:
+                self.unread.cancel()
+            super().resume_writing()
+
+        def look(self) -> None:
+            """Close a connection whose client has taken nothing since the last look."""
+            left = self.transport.get_write_buffer_size()
+            if left >= self.left:
+                self.transport.abort()
+            else:
+                self.left, self.unread = left, self.loop.call_later(seconds, self.look)
 
         def connection_lost(self, error: Exception | None) -> None:
             self.stop()
+            if self.unread is not None:
+                self.unread.cancel()
             super().connection_lost(error)
 
-        def wait(self) -> None:
+        def wait(self, time: float) -> None:
             self.stop()
-            self.patience = self.loop.call_later(seconds, self.transport.close)
+            self.patience = self.loop.call_later(time, self.end)
+
+        def end(self) -> None:
+            """Close, which waits until the client has read what was written; but not for ever."""
+            self.transport.close()
+            self.loop.call_later(seconds, self.transport.abort)
 
         def stop(self) -> None:
             if self.patience is not None:
                 self.patience.cancel()
+                self.patience = None
 
     return Impatient
+
+
+def _limit_connections(wanted: int) -> int:
+    """How many connections may be served at a time, as far as the system allows open files; twice as many may be open."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return wanted
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = 2 * wanted + BACKLOG + 64  # and some for all else that is open
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return max(1, min(wanted, (soft - BACKLOG - 64) // 2))
+    return wanted
 
 
 def _listening(host: str, port: int) -> socket.socket:
@@ -232,7 +321,7 @@ def _listening(host: str, port: int) -> socket.socket:
         found = socket.socket(family, kind, number)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(address)
-        found.listen(1024)  # whoever reads the address can connect at once
+        found.listen(BACKLOG)  # whoever reads the address can connect at once
     except OSError as error:
         raise ConfigError(
             f"Cannot listen at {host}, port {port}: {error.strerror}. Give others with --host and --port."

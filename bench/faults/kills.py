@@ -1,0 +1,295 @@
+"""Kill runs of all methods at random moments and at file operations, resume them, and compare with an undisturbed run.
+
+Every attempt is a process forked from this one, which has imported all that a run needs; otherwise starting would take
+longer than running. One kill in forty hits a `spacecl run` that starts from nothing, to see the moments of importing, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .outcome import Outcome
+
+METHODS = ("space", "stl", "finetune", "lwf", "ewc", "hat", "packnet", "ucb", "joint")
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+OPTIONS = (
+    *("--tasks", "3", "--limit", "20", "--epochs", "3", "--retrain-epochs", "2", "--model", "mlp-small"),
+    *("--no-measure", "--quiet", "--device", "cpu"),
+)
+SECONDS = 10.0  # within which a process must have ended after its signal
+ATTEMPT = 120.0  # seconds of a run that nobody disturbs; far more than it needs
+EVENTS = ("open", "os.rename", "os.mkdir", "os.truncate")  # of Python's audit
+Wait = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What an undisturbed run left behind, and what it took."""
+
+    content: dict[str, Any]
+    seconds: float
+    operations: int
+
+
+@dataclass(frozen=True)
+class End:
+    """How an attempt ended: its exit code (a signal's number is negative), its seconds, and what it printed."""
+
+    code: int
+    seconds: float
+    errors: str
+
+
+def run(count: int, seed: int) -> Outcome:
+    import torch
+
+    outcome, draw = Outcome("kills"), random.Random(seed)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # a process that is forked while others compute could wait for them for ever
+    try:
+        with tempfile.TemporaryDirectory(prefix="spacecl-kills-") as place:
+            _warm(Path(place))
+            references: dict[str, Reference] = {}
+            runs = 0
+            while outcome.tried < count:
+                method = METHODS[runs % len(METHODS)]
+                if method not in references:
+                    references[method] = _reference(Path(place), method)
+                _run_once(Path(place) / f"run-{runs}", method, references[method], count, draw, outcome)
+                runs += 1
+            outcome.notes.update(runs=runs, methods=len(references))
+    finally:
+        torch.set_num_threads(threads)
+    return outcome
+
+
+def _run_once(folder: Path, method: str, reference: Reference, count: int, draw: random.Random, outcome: Outcome) -> None:
+    """Start a run, kill and resume it until it is done, and compare what it left behind."""
+    committed = 0
+    problem: str | None = None
+    kills = []
+    while True:
+        sent = draw.choice(SIGNALS)
+        how = draw.choices(("moment", "operation", "start"), (20, 19, 1))[0]
+        if outcome.tried >= count:
+            how, end = "undisturbed", _fork(folder, method, lambda pid: None)
+        elif how == "moment":
+            end = _fork(folder, method, _wait(draw.uniform(0, reference.seconds), sent))
+        elif how == "operation":
+            end = _fork(folder, method, lambda pid: None, sent, draw.randint(1, reference.operations))
+        else:
+            end = _start(folder, method, draw.uniform(0, 6.0), sent)
+        outcome.longest = max(outcome.longest, end.seconds)
+        problem = _problem(end, sent)
+        present = _count_committed(folder)
+        if problem is None and present < committed:
+            problem = f"{committed} tasks were saved before, {present} are there and whole after"
+        committed = present
+        if how != "undisturbed" and (end.code != 0 or problem is not None):
+            kills.append(f"{sent.name} at {how}")
+            detail = None if problem is None else f"{problem} ({folder.name}, kills: {', '.join(kills)})"
+            outcome.add(f"{method}, {sent.name} at {how}", "killed" if problem is None else "broken", detail)
+        elif problem is not None:
+            outcome.add(f"{method}, resumed", "broken", f"{problem} ({folder.name}, kills: {', '.join(kills)})")
+        if problem is not None:
+            return
+        if end.code == 0:
+            break
+    found = _content(folder)
+    different = sorted(key for key in {*found, *reference.content} if found.get(key) != reference.content.get(key))
+    if different:
+        more = sorted({*found["names of files"]} ^ {*reference.content["names of files"]})
+        what = ", ".join(different) + (f"; files that only one of the two has: {', '.join(more)}" if more else "")
+        outcome.failures.append(f"{method}: differs from an undisturbed run: {what} ({folder.name}, kills: {', '.join(kills)})")
+
+
+def _problem(end: End, sent: signal.Signals) -> str | None:
+    """What is wrong with the way in which an attempt ended."""
+    starting = sent == signal.SIGINT and "KeyboardInterrupt" in end.errors and "/cli.py" not in end.errors  # before our code
+    if ("Traceback" in end.errors or "Exception ignored" in end.errors) and not starting:
+        return f"a traceback: {end.errors[-2000:]}"
+    expected = (130, -signal.SIGINT) if sent == signal.SIGINT else (-sent,)
+    if end.code not in (0, *expected):
+        return f"exit code {end.code}: {end.errors[-500:]}"
+    return None
+
+
+def _arguments(folder: Path, method: str) -> list[str]:
+    return ["run", "permuted-digits", "--method", method, *OPTIONS, "--out", str(folder)]
+
+
+def _warm(place: Path) -> None:
+    """Import all that a run needs, here, by one run."""
+    from spacecl.cli import main
+
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert main(_arguments(place / "warm", "space")) == 0
+
+
+def _reference(place: Path, method: str) -> Reference:
+    """A run that nobody disturbs, in a process forked as those are that will be killed."""
+    folder, counted = place / f"undisturbed-{method}", place / f"operations-{method}"
+    end = _fork(folder, method, lambda pid: None, report=counted)
+    assert end.code == 0, end.errors
+    return Reference(_content(folder), end.seconds, int(counted.read_text()))
+
+
+def _wait(seconds: float, sent: signal.Signals) -> Wait:
+    def wait(pid: int) -> None:
+        time.sleep(seconds)
+        os.kill(pid, sent)
+
+    return wait
+
+
+def _fork(
+    folder: Path, method: str, wait: Wait, sent: signal.Signals | None = None, step: int = 0, report: Path | None = None
+) -> End:
+    """Run in a forked process, disturbed from here by `wait`, or by its own signal at its step-th file operation."""
+    errors = folder.with_name("errors.txt")
+    started = time.perf_counter()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the process runs what is tested
+    pid = os.fork()
+    if pid == 0:
+        _run_forked(folder, method, errors, sent, step, report)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    wait(pid)
+    disturbed = time.perf_counter()
+    while True:
+        ended, status = os.waitpid(pid, os.WNOHANG)  # a process that has ended stays a zombie until now: its number is safe
+        now = time.perf_counter()
+        if ended:
+            break
+        if now - disturbed > ATTEMPT:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            return End(1, now - started, f"a hang: the process did not end within {ATTEMPT:g} s")
+        time.sleep(0.002)
+    return End(os.waitstatus_to_exitcode(status), now - started, errors.read_text(errors="replace"))
+
+
+def _run_forked(folder: Path, method: str, errors: Path, sent: signal.Signals | None, step: int, report: Path | None) -> None:
+    """What the forked process does; it never returns."""
+    code = 1
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        output = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
+        done = _watch_operations(folder, sent, step)
+        from spacecl.cli import main
+
+        warnings.simplefilter("ignore")
+        try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+            code = main(_arguments(folder, method))
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        except KeyboardInterrupt:  # before main's first line or after its last
+            code = 130
+        if report is not None:
+            report.write_text(str(done()))
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _watch_operations(folder: Path, sent: signal.Signals | None, step: int) -> Callable[[], int]:
+    """Count what is done to files in the folder, and send this process a signal just before the step-th; return the counter."""
+    count, within = 0, str(folder)
+
+    def tick() -> None:
+        nonlocal count
+        count += 1
+        if count == step and sent is not None:
+            os.kill(os.getpid(), sent)
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        removal = event in ("os.remove", "os.rmdir")  # rmtree names files without their folder
+        if removal or (event in EVENTS and arguments and str(arguments[0]).startswith(within)):
+            tick()
+
+    usual = os.fsync
+
+    def fsync(file: Any) -> None:
+        tick()  # the bytes are written, but not yet safe
+        usual(file)
+        tick()
+
+    sys.addaudithook(hook)  # cannot be removed, and ends with the process
+    os.fsync = fsync
+    return lambda: count
+
+
+def _start(folder: Path, method: str, seconds: float, sent: signal.Signals) -> End:
+    """Run as a user does, by the command, which begins with importing."""
+    started = time.perf_counter()
+    command = [sys.executable, "-m", "spacecl", *_arguments(folder, method)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace")
+    try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(seconds)
+        process.send_signal(sent)
+        text = process.communicate(timeout=SECONDS)[1]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return End(1, time.perf_counter() - started, f"a hang: no end within {SECONDS:g} s of {sent.name}")
+    return End(process.returncode, time.perf_counter() - started, text)
+
+
+def _count_committed(folder: Path) -> int:
+    """How many tasks the saved learner has; none if a file that its manifest lists is not there or not whole."""
+    manifest = folder / "model" / "spacecl.json"
+    if not manifest.exists():
+        return 0
+    files = json.loads(manifest.read_text())["content"]["files"]
+    for entry in files.values():
+        file = folder / "model" / entry["file"]
+        if not file.exists() or hashlib.sha256(file.read_bytes()).hexdigest() != entry["sha256"]:
+            return 0
+    return sum(name.startswith("task ") for name in files)
+
+
+def _content(folder: Path) -> dict[str, Any]:
+    """Everything that a run left behind and that must not depend on when it was killed."""
+    from spacecl.opened import opened
+
+    learner = opened(folder).learner()
+    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.name != ".lock")
+    constant = (".safetensors", "config.json", "tasks.json")
+    return {
+        "names of files": names,
+        **{name: (folder / name).read_bytes() for name in names if name.endswith(constant)},
+        "result.json": _timeless(json.loads((folder / "result.json").read_text())),
+        "metrics.jsonl": [_timeless(json.loads(line)) for line in (folder / "metrics.jsonl").read_text().splitlines()],
+        "digests": learner.verify(),
+    }
+
+
+def _timeless(value: Any) -> Any:
+    """Without the times, which no two runs share, and without the folder, which the settings may name."""
+    if isinstance(value, dict):
+        return {key: _timeless(inner) for key, inner in value.items() if key != "seconds"}
+    return [_timeless(inner) for inner in value] if isinstance(value, list) else value

@@ -1,0 +1,46 @@
+"""Runs that are killed and interrupted: a small dose of `python -m bench.faults --only kills`."""
+
+import signal
+import time
+import weakref
+
+from faults.kills import run
+
+from spacecl import cli
+
+
+def test_runs_that_are_killed_at_random_moments_end_as_undisturbed_ones():
+    outcome = run(12, seed=3)
+    assert outcome.failures == []
+    assert outcome.tried == 12
+
+
+def test_an_interrupt_within_the_callback_of_a_weak_reference_stops_the_command(monkeypatch, capfd):
+    class Thing:
+        pass
+
+    def work(options):
+        thing = Thing()
+        reference = weakref.ref(thing, lambda _: signal.raise_signal(signal.SIGINT))
+        del thing
+        assert reference() is None
+        until = time.monotonic() + 20
+        while time.monotonic() < until:
+            time.sleep(0.01)
+        return 0
+
+    monkeypatch.setitem(cli._DO, "demo", work)
+    assert cli.main(["demo"]) == 130
+    assert capfd.readouterr().err == "Interrupted.\n"
+
+
+def test_an_interrupt_that_a_library_makes_an_error_of_its_own_is_an_interrupt(monkeypatch, capfd):
+    def work(options):
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ImportError("cannot load module more than once per process") from None
+
+    monkeypatch.setitem(cli._DO, "demo", work)
+    assert cli.main(["demo"]) == 130
+    assert capfd.readouterr().err == "Interrupted.\n"
