@@ -22,7 +22,7 @@ SHORT = ["--tasks", "2", "--epochs", "1", "--retrain-epochs", "1"]
 def spacecl(*arguments, **environment):
     command = [sys.executable, "-m", "spacecl", *map(str, arguments)]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=300, env={**os.environ, "COLUMNS": "200", **environment}
+        command, capture_output=True, text=True, timeout=1800, env={**os.environ, "COLUMNS": "200", **environment}
     )
 
 
@@ -239,7 +239,7 @@ def test_a_killed_process_is_told_of_and_the_rest_is_done(tmp_path):
     victim = wait_for(lambda: next((pid for pid, line in processes() if str(out / "space") in line), None))
     wait_for((out / "space" / "seed0" / "metrics.jsonl").exists)
     os.kill(victim, signal.SIGKILL)
-    _, errors = process.communicate(timeout=200)
+    _, errors = process.communicate(timeout=600)
     assert process.returncode == 1
     assert "space/seed0: its process was ended by SIGKILL (out of memory?)" in errors
     assert (out / "finetune" / "seed0" / "result.json").exists()
@@ -264,7 +264,7 @@ def test_ended_by_a_signal_it_ends_its_runs_and_goes_on_later(tmp_path):
     wait_for(lambda: len([line for _, line in processes() if str(out) in line and "--resume" in line]) == 2)
     wait_for(lambda: len(list(out.rglob("metrics.jsonl"))) == 2)
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=600)
     assert process.returncode == 130
     assert "the same command goes on from there" in errors
     wait_for(lambda: not [line for _, line in processes() if str(out) in line])
@@ -282,7 +282,7 @@ def processes():
     return found
 
 
-def wait_for(condition, seconds=60):
+def wait_for(condition, seconds=600):
     began = time.monotonic()
     while time.monotonic() - began < seconds:
         found = condition()
@@ -293,46 +293,56 @@ def wait_for(condition, seconds=60):
 
 
 CLUSTER = """
-import os, sys
+import sys
 from ray.cluster_utils import Cluster
-cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-cluster.add_node(num_cpus=1)
-cluster.wait_for_nodes()
-print(cluster.address, flush=True)
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, "wait": False})
+worker = cluster.add_node(num_cpus=2, wait=False)
+cluster.wait_for_nodes(timeout=600)
+print(cluster.address, worker.node_id[:8], flush=True)
 sys.stdin.read()
 cluster.shutdown()
 """
+PATIENT = {  # with Ray, whose own times are too short for a busy machine; in seconds, unless they are milliseconds
+    "RAY_gcs_server_request_timeout_seconds": "600",
+    "RAY_worker_register_timeout_seconds": "600",
+    "RAY_agent_register_timeout_ms": "600000",
+    "RAY_health_check_timeout_ms": "600000",
+    "RAY_health_check_initial_delay_ms": "60000",
+}
+
+
+@contextlib.contextmanager
+def ray_cluster():
+    """A cluster of a head without processors and a worker with two; yields its address and the worker's name."""
+    environment = {**os.environ, **PATIENT, "RAY_TMPDIR": "/tmp", "RAY_USAGE_STATS_ENABLED": "0"}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    for _ in range(3):  # Ray gives its processes 30 seconds to start, whatever it is told
+        cluster = subprocess.Popen([sys.executable, "-c", CLUSTER], env=environment, text=True, **pipes)
+        answer = cluster.stdout.readline().split()
+        try:
+            if answer:
+                yield answer
+                return
+        finally:
+            errors = cluster.communicate()[1]
+    pytest.skip(f"Ray cannot start a cluster on this machine now: {errors.strip().splitlines()[-1:]}")
 
 
 @pytest.mark.slow
 def test_a_ray_cluster_of_two_nodes_does_the_same_grid(tmp_path):
     pytest.importorskip("ray", reason="Ray is not installed")
-    environment = {**os.environ, "RAY_TMPDIR": "/tmp", "RAY_USAGE_STATS_ENABLED": "0"}
-    cluster = subprocess.Popen(
-        [sys.executable, "-c", CLUSTER],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=environment,
-    )
-    try:
-        address = cluster.stdout.readline().decode().strip()
-        out = tmp_path / "cmp"
+    with ray_cluster() as (address, worker):
+        out, there = tmp_path / "cmp", {"RAY_ADDRESS": address, **PATIENT}
         grid = ["compare", "permuted-digits", "--methods", "space,stl", "--seeds", "2", *SHORT]
-        done = spacecl(*grid, "--engine", "ray", "--out", out, RAY_ADDRESS=address)
+        done = spacecl(*grid, "--engine", "ray", "--out", out, **there)
         assert done.returncode == 0, done.stderr
         assert len(list(out.rglob("result.json"))) == 4
-        nodes = set(re.findall(r"on .*, node (\w+)", done.stdout))
-        more = spacecl(
-            "compare", "permuted-digits", "--methods", "ewc", *SHORT, "--engine", "ray", "--out", out, RAY_ADDRESS=address
-        )
+        assert set(re.findall(r"on .*, node (\w+)", done.stdout)) == {worker}, done.stdout
+        more = spacecl("compare", "permuted-digits", "--methods", "ewc", *SHORT, "--engine", "ray", "--out", out, **there)
         assert more.returncode == 0, more.stderr  # a single run asks for no more than a node has
-        assert len(nodes) == 2, done.stdout
-        config_here = json.loads((out / "space" / "seed0" / "result.json").read_text())
-        here = run.run(config.Config.from_json(config_here["config"]), tmp_path / "here", say=lambda text: None)
-        assert [task["digest"] for task in here["tasks"]] == [task["digest"] for task in config_here["tasks"]]
-    finally:
-        cluster.communicate(timeout=60)
+    config_here = json.loads((out / "space" / "seed0" / "result.json").read_text())
+    here = run.run(config.Config.from_json(config_here["config"]), tmp_path / "here", say=lambda text: None)
+    assert [task["digest"] for task in here["tasks"]] == [task["digest"] for task in config_here["tasks"]]
 
 
 def test_ray_that_is_not_installed_names_the_extra(monkeypatch):

@@ -127,8 +127,8 @@ class _SafeConvolutions(TorchFunctionMode):
     oneDNN (up to 3.12 at least) writes past its work space in the weight gradient of such a convolution in channels-last, if a
     vector register holds more channels than it reads: heap corruption, hangs and wrong gradients
     (https://github.com/uxlfoundation/oneDNN/issues/6035, bench/convolutions.py). It goes wrong where oneDNN itself copies these
-    pixels, so they are copied here, for the same kernels and to the same bits. A mode sees convolutions that are no layers, too,
-    and leaves nothing in the module.
+    pixels, so they are copied here, for the same kernels and to the same bits. A mode also sees convolutions that are no
+    layers, and leaves nothing in the module.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
