@@ -3,13 +3,18 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test bench lint format clean
+.PHONY: demo test test-avx2 bench lint format clean
 
 demo: $(VENV)/.ready
 	$(BIN)/spacecl demo
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+
+# All model families once more as on CPUs without AVX-512, whose kernels are others.
+test-avx2: $(VENV)/.ready
+	OMP_NUM_THREADS=1 ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 $(BIN)/pytest -n 2 \
+		tests/test_methods.py tests/test_learner.py tests/test_speed.py tests/test_bad_input.py
 
 bench: $(VENV)/.ready
 	$(BIN)/python bench

@@ -175,7 +175,7 @@ def test_a_learner_is_reloaded_whole_and_verified_and_keeps_what_has_not_changed
     learner.save(tmp_path)
     found = served.reloaded(tmp_path)
     assert (served.tasks, found.tasks) == (("one",), ("one", "two"))
-    assert found._network("one") is served._network("one")
+    assert found._state.networks["one"] is served._state.networks["one"]
     assert torch.equal(found.logits(x, "two"), learner.logits(x, "two"))
     other = Learner(chain(), SPACE(variance=0.7), example_input=VECTOR)
     other.learn(Task("one", data[1]), Recipe(epochs=2))

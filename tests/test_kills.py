@@ -4,6 +4,7 @@ import signal
 import time
 import weakref
 
+import pytest
 from faults.kills import run
 
 from spacecl import cli
@@ -13,6 +14,14 @@ def test_runs_that_are_killed_at_random_moments_end_as_undisturbed_ones():
     outcome = run(12, seed=3)
     assert outcome.failures == []
     assert outcome.tried == 12
+
+
+@pytest.fixture(autouse=True)
+def _interruptible():
+    """Shells let what they run in the background ignore interrupts, and the tests with it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def test_an_interrupt_within_the_callback_of_a_weak_reference_stops_the_command(monkeypatch, capfd):

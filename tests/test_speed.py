@@ -1,6 +1,8 @@
 """What makes for speed and can be counted: kernels, multiply-adds, bytes, memory formats. Times are in `make bench` only."""
 
 import json
+import os
+import platform
 import subprocess
 import sys
 from collections import Counter
@@ -16,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from spacecl import SPACE, Learner, Recipe, Task
-from spacecl.blueprint import laid_out, tensors_of
+from spacecl.blueprint import laid_out, protect_gradients, tensors_of
 from spacecl.channels import trace
 from spacecl.costs import _Watch, multiply_adds
 from spacecl.moments import collect
@@ -140,6 +142,56 @@ def test_the_memory_format_of_the_input_does_not_change_a_bit_of_the_answer():
         assert torch.equal(learner.logits(laid_out(x, channels_last=True), task), expected)
         assert torch.equal(learner.subnet(task)(laid_out(x, channels_last=True)), expected)
         torch.testing.assert_close(learner.subnet(task)(x), expected, rtol=1e-4, atol=1e-5)
+
+
+LEARNING = """
+import sys
+import torch
+from models import ResNet
+from spacecl import SPACE, Learner, Recipe, Task
+side, width = int(sys.argv[1]), int(sys.argv[2])
+x, y = torch.randn(120, 3, side, side), torch.arange(120) % 3
+learner = Learner(ResNet(width), SPACE(variance=0.9), example_input=x[:1])
+assert learner.channels_last
+learner.learn(Task("images", (x, y)), Recipe(epochs=int(sys.argv[3]), retrain_epochs=1, batch_size=10))
+assert torch.isfinite(learner.logits(x, "images")).all()
+print("learned")
+"""
+
+
+@pytest.mark.parametrize(("isa", "side", "width", "epochs"), [("AVX2", 8, 5, 6), ("DEFAULT", 64, 6, 1)])
+def test_narrow_strided_convolutions_are_trained_without_corrupting_memory(isa, side, width, epochs):
+    """oneDNN's own kernels write out of bounds here; its instruction set can only be chosen before torch is imported."""
+    if not torch.backends.mkldnn.is_available() or platform.machine() not in ("x86_64", "AMD64"):
+        pytest.skip("only oneDNN's kernels for x86-64 write out of bounds, and this torch has none")
+    environment = os.environ | {"ONEDNN_MAX_CPU_ISA": isa, "OMP_NUM_THREADS": "1", "MALLOC_PERTURB_": "165"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
+    command = [sys.executable, "-W", "ignore", "-c", LEARNING, str(side), str(width), str(epochs)]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert (found.returncode, found.stdout) == (0, "learned\n"), found.stderr
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_protected_convolutions_compute_what_plain_ones_do(channels_last):
+    inputs = torch.randn(4, 5, 12, 12, dtype=torch.float64)
+    for kernel, options in [
+        (1, {"stride": 2}),
+        (1, {"stride": (3, 1)}),
+        (1, {"stride": 2, "padding": "valid"}),
+        (1, {"stride": 5}),  # which leaves pixels over
+        (1, {"stride": 2, "padding": 1}),
+        (1, {"stride": 2, "groups": 5}),
+        (3, {"stride": 2}),
+    ]:
+        layer = nn.Conv2d(5, 10, kernel, **options).double()
+        x = inputs.clone().requires_grad_()
+        expected = layer(x)
+        grads = torch.autograd.grad(expected.square().sum(), [x, *layer.parameters()])
+        layer, x = layer.float(), laid_out(inputs.float(), channels_last).requires_grad_()
+        with protect_gradients(layer):
+            found = layer(x)
+            again = torch.autograd.grad(found.square().sum(), [x, *layer.parameters()])
+        torch.testing.assert_close([found, *again], [t.float() for t in (expected, *grads)], rtol=1e-4, atol=1e-4)
 
 
 # -- counts --------------------------------------------------------------------------------------------------------------

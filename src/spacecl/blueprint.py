@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.utils import _pair
+from torch.overrides import TorchFunctionMode
 
 from .channels import Channels, Tensors
 from .errors import ConfigError
@@ -122,6 +125,52 @@ def ask(module: nn.Module, x: Tensor, channels_last: bool = False) -> Tensor:
     parameter = next(module.parameters())
     x = x.to(parameter.device, parameter.dtype if x.is_floating_point() else x.dtype)
     return module(laid_out(x, channels_last))
+
+
+def protect_gradients(module: nn.Module) -> AbstractContextManager[object]:
+    """A context in which gradients of a module may be computed on CPUs in every memory format.
+
+    Backward passes outside of it can corrupt memory: see `_SafeConvolutions`. Modules without 1 x 1 convolutions of few
+    channels need none, and pay nothing.
+    """
+    affected = any(p.dim() == 4 and p.shape[1] < _VECTOR and p.shape[2:] == (1, 1) for p in module.parameters())
+    return _SafeConvolutions() if affected else nullcontext()
+
+
+class _SafeConvolutions(TorchFunctionMode):
+    """Computes strided 1 x 1 convolutions of few channels from the pixels that they read, as convolutions of stride 1.
+
+    oneDNN (up to 3.12 at least) writes past its work space in the weight gradient of such a convolution in channels-last, if a
+    vector register holds more channels than it reads: heap corruption, hangs and wrong gradients
+    (https://github.com/uxlfoundation/oneDNN/issues/6035, bench/convolutions.py). It goes wrong where oneDNN itself copies these
+    pixels, so they are copied here, for the same kernels and to the same bits. A mode also sees convolutions that are no
+    layers, and leaves nothing in the module.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return (_safe_conv2d if func is torch.conv2d else func)(*args, **(kwargs or {}))
+
+
+def _safe_conv2d(
+    input: Tensor, weight: Tensor, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+) -> Tensor:
+    pixels, (down, right) = input.shape[-2:], _pair(stride)
+    if (
+        input.device.type == "cpu"
+        and groups == 1
+        and weight.shape[1] < _VECTOR
+        and tuple(weight.shape[2:]) == (1, 1)
+        and (down, right) != (1, 1)
+        and (padding == "valid" or _pair(padding) == (0, 0))
+        and pixels[0] % down == 0
+        and pixels[1] % right == 0
+    ):
+        # A dilation does nothing to a single pixel, but torch chooses oneDNN by it as it does by a stride.
+        return torch.conv2d(input[..., ::down, ::right], weight, bias, 1, 0, 2)
+    return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)
+
+
+_VECTOR = 16  # float32 numbers in the largest vector register, of AVX-512
 
 
 def rebuild(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:

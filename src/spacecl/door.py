@@ -8,7 +8,6 @@ whole, with the reason; a model that fails still is refused, before any training
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from .blueprint import Blueprint, check_head, inputs_like, laid_out, lay, rebuild, tensors_of, unusual_kind
 from .channels import Channels, Tensors, trace
-from .errors import ConfigError, SpaceWarning, UnsupportedModelError
+from .errors import ConfigError, UnsupportedModelError, warn_user
 from .graph import first_line, matches, source_of_exception
 from .rules import show
 
@@ -62,20 +61,16 @@ def admit(model: nn.Module, example: Tensor, head: str | None = None, shared: Se
     if told:
         lines = "".join(f"\n  {layer}: {why}" for layer, why in told.items())
         quoted = ", ".join(f'"{layer}"' for layer in told)
-        warnings.warn(
+        warn_user(
             f"These layers cannot be narrowed and stay whole, learned with the first task and then fixed:{lines}\n"
-            f"Change the model where it says, or accept it with shared=[{quoted}].",
-            SpaceWarning,
-            stacklevel=3,
+            f"Change the model where it says, or accept it with shared=[{quoted}]."
         )
     last = (channels.operations or ("",))[-1].partition("(")[0].strip("_")
     if last in _SQUASHING:
-        warnings.warn(
+        warn_user(
             f"The model ends in {last}(), but training takes the scores before it (logits): cross-entropy has a softmax of "
             "its own, and a second one slows learning and hides how sure the network is. Let forward() return the output of "
-            f"the head, {channels.head!r}, as it is.",
-            SpaceWarning,
-            stacklevel=3,
+            f"the head, {channels.head!r}, as it is."
         )
     return Blueprint(module, example, tuple(shared), channels, _takes_channels_last(module, example))
 

@@ -1,6 +1,10 @@
 """The errors that spacecl raises on purpose: each says what was given, why it cannot be, and what to do."""
 
+import contextlib
+import os
+import sys
 import traceback
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -39,6 +43,17 @@ class StoreError(SpaceError):
 
 class SpaceWarning(UserWarning):
     """Something works, but not as well as it could; the message says what to do about it."""
+
+
+def warn_user(message: str) -> None:
+    """Warn of something that works, but not as well as it could, at the line of the user's code that led to it."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, SpaceWarning, stacklevel=level)
+
+
+_OURS = (os.path.dirname(__file__) + os.sep, contextlib.__file__)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .blueprint import ask, laid_out, lay, tensors_of
+from .blueprint import ask, laid_out, lay, protect_gradients, tensors_of
 from .checkpoint import Epoch, Keeper, PhaseState, part, randomness, restore_randomness
 from .errors import ConfigError, StoreError, TrainingError
 from .graph import first_line
@@ -91,8 +91,9 @@ class Trainer:
                 for x, y in shards(train.batches(recipe.batch_size, order), fabric):
                     x = _augmented(train.finish(x), recipe, title)
                     x = laid_out(x.detach().to(dtype) if x.is_floating_point() else x, self.channels_last)
-                    value = (loss or cross_entropy)(running, x, y)
-                    fabric.backward(value)
+                    with protect_gradients(module):
+                        value = (loss or cross_entropy)(running, x, y)
+                        fabric.backward(value)
                     if before_step is not None:
                         fabric.strategy.precision.unscale_gradients(stepper)  # of 16-bit floats
                         before_step(module)

@@ -6,7 +6,6 @@ import os
 import re
 import runpy
 import sys
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
-from ..errors import ConfigError, DataError, SpaceWarning, users_code
+from ..errors import ConfigError, DataError, users_code, warn_user
 from ..images import Images, statistics, with_borders
 from ..tasks import Data as Batches
 from ..tasks import Task
@@ -122,11 +121,9 @@ def _dataset(benchmark: Benchmark, data: Data, number: int) -> Task:
     counts = len(found.train[1]), len(found.test[1])
     if counts != dataset.counts:
         note = f" ({found.note})" if found.note else ""
-        warnings.warn(
+        warn_user(
             f"{dataset.title} has {counts[0]:,} + {counts[1]:,} images{note}; "
-            f"in Table S1 there are {dataset.counts[0]:,} + {dataset.counts[1]:,}.",
-            SpaceWarning,
-            stacklevel=4,
+            f"in Table S1 there are {dataset.counts[0]:,} + {dataset.counts[1]:,}."
         )
     mean, std = found.spread or statistics(found.train[0])
     mean, std = with_borders(mean, std, found.train[0][0, 0].size / 32**2)
@@ -187,7 +184,7 @@ def _own_task(root: Path, name: str, names: list[str], parts: dict[str, dict[str
     rows = {part: listed(list(classes.values())) for part, classes in parts.items()}
     for part, (_, _, note) in rows.items():
         if note:
-            warnings.warn(f"{root / name}, {part}: {note}.", SpaceWarning, stacklevel=5)
+            warn_user(f"{root / name}, {part}: {note}.")
     files, labels = {part: found[0] for part, found in rows.items()}, {part: found[1] for part, found in rows.items()}
     if "test" not in rows:
         few = [names[label] for label in range(len(names)) if int((labels["train"] == label).sum()) < 2]

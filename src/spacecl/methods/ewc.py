@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..blueprint import ask
+from ..blueprint import ask, protect_gradients
 from ..channels import Channels, Tensors
 from ..core import Core
 from ..errors import TrainingError
@@ -103,9 +103,10 @@ def fisher_information(module: nn.Module, names: Collection[str], job: Job, samp
     module.eval()
     for batch in job.examples(samples):
         for x in batch.split(1):
-            logits = ask(module, x).float()
-            y = torch.multinomial(logits.detach().softmax(1).cpu(), 1, generator=labels)[:, 0].to(logits.device)
-            gradients = torch.autograd.grad(F.cross_entropy(logits, y), list(parameters.values()), allow_unused=True)
+            with protect_gradients(module):
+                logits = ask(module, x).float()
+                y = torch.multinomial(logits.detach().softmax(1).cpu(), 1, generator=labels)[:, 0].to(logits.device)
+                gradients = torch.autograd.grad(F.cross_entropy(logits, y), list(parameters.values()), allow_unused=True)
             for total, gradient in zip(found.values(), gradients):
                 if gradient is not None:
                     total += gradient.square()

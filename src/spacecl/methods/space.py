@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
@@ -16,7 +15,7 @@ from ..blueprint import lay
 from ..channels import Channels, Group, Place
 from ..compensation import compensated
 from ..core import Core
-from ..errors import ConfigError, FullError, SpaceWarning, TrainingError
+from ..errors import ConfigError, FullError, TrainingError, warn_user
 from ..graph import matches
 from ..moments import Moments, collect
 from ..recipe import Recipe
@@ -182,21 +181,17 @@ class SPACE:
             )
         if self.on_full == "grow":
             return core.grow(self.growth)
-        warnings.warn(
+        warn_user(
             f"Task {job.name!r} finds no free channel in: {layers}. It learns with the core's filters there. "
-            'on_full="grow" would add channels.',
-            SpaceWarning,
-            stacklevel=5,
+            'on_full="grow" would add channels.'
         )
         return core
 
     def _check_budget(self, core: Core, job: Job) -> None:
         if self.budget is not None and len(core.own) >= self.budget:
-            warnings.warn(
+            warn_user(
                 f"Task {job.name!r} is number {len(core.own) + 1}, but the budget is for {self.budget} tasks. "
-                "It learns as if it were the last, with all free channels for itself.",
-                SpaceWarning,
-                stacklevel=5,
+                "It learns as if it were the last, with all free channels for itself."
             )
 
     def _watched(self, channels: Channels, group: Group) -> list[tuple[Place, Tensor]]:
@@ -279,11 +274,9 @@ class SPACE:
             if min(counts) < 5 * len(group.units):
                 few.append(f"{', '.join(group.layers)} ({min(counts)} samples for {len(group.units)} channels)")
         if few:
-            warnings.warn(
+            warn_user(
                 f"Task {job.name!r}: too few samples to tell new channels from chance in {'; '.join(few)}. "
-                "Give more training data or raise samples=...",
-                SpaceWarning,
-                stacklevel=6,
+                "Give more training data or raise samples=..."
             )
         return job.trainer.fabric.broadcast(keep), found
 
