@@ -9,6 +9,10 @@ remembers comes from its own training data and network alone.
 
 The share of rows that `learner.identify` takes for inputs of no task: of every task's own test data, and of inputs that
 belong to none. Datasets that are not there are left out.
+
+    python experiments/identify.py runs/c10 --data ~/data --directions
+
+The same for other numbers of leading directions, with a tenth of the training data in place of test data.
 """
 
 from __future__ import annotations
@@ -21,8 +25,9 @@ import torch
 from torch import Tensor
 
 from spacecl import Images, Learner
+from spacecl import likeness as task_inference
 from spacecl.benchmarks.sources import load, missing
-from spacecl.likeness import features, scores
+from spacecl.likeness import accepts, bounds, features, scores, signature
 from spacecl.moments import Moments
 from spacecl.opened import Opened, opened
 from spacecl.seeds import task_seed
@@ -133,15 +138,42 @@ def print_unknown(run: Opened, data: str | None) -> None:
         print(f"| {what} | {len(x)} | {float(alone):.3f} | {sum(map(float, parts)) / len(parts):.3f} |", flush=True)
 
 
+def print_directions(run: Opened, data: str | None) -> None:
+    """What other numbers of leading directions would refuse; a tenth of the training data stands for new inputs."""
+    learner, parts = run.learner(), []
+    for number, (name, task) in enumerate(run.tasks(data).items()):
+        train = prepare(task, learner.example, torch.Generator().manual_seed(task_seed(learner.seed, number)))[0]
+        order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
+        cuts = order.tensor_split([int(0.8 * len(order)), int(0.9 * len(order))])
+        seen, bounded, new = [(train.finish(x), y) for x, y in map(train.rows, cuts)]
+        parts.append((learner.logits(seen[0], name), seen, bounded[0], new[0]))
+    rows = {"new inputs of the tasks": torch.cat([part[3] for part in parts])}
+    rows |= strange(
+        learner, {name: (Data((x, x), name), x) for name, x in zip(learner.tasks, (part[3] for part in parts))}, None
+    )
+    print(f"| directions | {' | '.join(rows)} |\n|{'---|' * (len(rows) + 1)}")
+    for task_inference.LEADING in (1, 2, 3, 4):
+        signed = []
+        for logits, (x, y), bounded, _ in parts:
+            one = signature([(x, y, logits)], logits.shape[1])
+            signed.append(one | bounds([bounded], one))
+        refused = [~torch.stack([accepts(features(x), one) for one in signed], 1).any(1) for x in rows.values()]
+        print(
+            f"| {task_inference.LEADING} | {' | '.join(f'{float(found.float().mean()):.3f}' for found in refused)} |",
+            flush=True,
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run")
     parser.add_argument("--data")
     parser.add_argument("--unknown", action="store_true", help="inputs that belong to no task")
+    parser.add_argument("--directions", action="store_true", help="other numbers of directions, on training data")
     options = parser.parse_args()
     run = opened(options.run)
-    if options.unknown:
-        print_unknown(run, options.data)
+    if options.unknown or options.directions:
+        (print_unknown if options.unknown else print_directions)(run, options.data)
         return
     learner, valid, made = run.learner(), [], {}
     for number, (name, task) in enumerate(run.tasks(options.data).items()):
