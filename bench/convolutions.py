@@ -76,7 +76,7 @@ class Case:
 
 
 def all_cases(count: int) -> list[Case]:
-    """Every pair of widths around whole vectors for strided 1 x 1 convolutions, then random cases of every kind."""
+    """Strided 1 x 1 convolutions of widths around whole vectors, small 3-d inputs, then random cases of every kind."""
     found = [
         Case(inputs=inputs, outputs=outputs, stride=stride, side=side, batch=batch, protected=protected)
         for inputs in [*range(1, 18), 23, 24, 31, 32, 33, 40]
@@ -84,9 +84,18 @@ def all_cases(count: int) -> list[Case]:
         for stride, side, batch in ((2, 8, 10), (2, 32, 4), (2, 64, 2))
         for protected in (False, True)
     ]
+    found += [
+        Case(3, 1, 16, 16, kernel, stride, padding, side=side, channels_last=last, protected=protected)
+        for kernel in (5, 6, 7)
+        for stride, padding in ((2, 2), (2, 3), (3, 3))
+        for side in (4, 5, 6, 7, 8)
+        for last in (False, True)
+        for protected in (False, True)
+    ]
+    whole = len(found)
     draw = random.Random(0)
     widths = [*range(1, 41), 8, 16, 24, 32, 40, 16, 32]
-    while len(found) < count + 23 * 6 * 3 * 2:
+    while len(found) < count + whole:
         depthwise, dims = draw.random() < 0.15, draw.choice([1, 2, 2, 2, 2, 3])
         inputs, outputs = draw.choice(widths), draw.choice(widths)
         groups = draw.choice([1, 1, 1, 2, 4])
@@ -148,7 +157,7 @@ def run_cases(path: Path, first: int) -> None:
             wanted = {"forward": (), "gradient of input": (0,), "gradient of weight": (1, 2)}[kind]
             for index in wanted:
                 given[index].requires_grad_()
-            layer = torch.nn.Conv2d(1, 1, 1)
+            layer = torch.nn.Conv2d(1, 1, 1) if case.dims < 3 else torch.nn.Conv3d(1, 1, 7)
             if case.protected:
                 with protect_gradients(layer):
                     result = convolve(case, *given)
@@ -329,7 +338,7 @@ def sweep(
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--cases", type=int, default=600, help="random cases beside the strided 1 x 1 convolutions")
+    parser.add_argument("--cases", type=int, default=600, help="random cases beside those that are known to go wrong")
     parser.add_argument("--seconds", type=float, default=1800, help="stop then at the latest")
     parser.add_argument("--sets", nargs="*", choices=SETS, default=list(SETS), help="instruction sets")
     parser.add_argument("--heap", action="store_true", help="glibc's heap checks instead of fences")

@@ -171,6 +171,38 @@ def test_narrow_strided_convolutions_are_trained_without_corrupting_memory(isa, 
     assert (found.returncode, found.stdout) == (0, "learned\n"), found.stderr
 
 
+SMALL_3D = """
+import torch
+from torch import nn
+from spacecl.blueprint import protect_gradients
+layer = nn.Conv3d(16, 16, 6, stride=2, padding=3)
+for _ in range(20):
+    with protect_gradients(layer):
+        layer(torch.randn(2, 16, 4, 4, 4)).square().sum().backward()
+print("done")
+"""
+
+
+def test_small_3d_inputs_are_trained_on_without_corrupting_memory():
+    """With AVX-512, oneDNN writes the gradient of such a weight out of bounds in every memory format."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "MALLOC_PERTURB_": "165", "PYTHONPATH": str(ROOT / "src")}
+    found = subprocess.run([sys.executable, "-W", "ignore", "-c", SMALL_3D], env=environment, capture_output=True, text=True)
+    assert (found.returncode, found.stdout) == (0, "done\n"), found.stderr
+
+
+def test_protected_3d_convolutions_compute_what_plain_ones_do():
+    inputs = torch.randn(2, 4, 5, 6, 7, dtype=torch.float64)
+    for options in ({"stride": 2, "padding": 3}, {"stride": (2, 1, 3), "padding": (3, 0, 4)}, {"padding": "same"}):
+        layer = nn.Conv3d(4, 3, 6, **options).double()
+        expected = layer(inputs)
+        grads = torch.autograd.grad(expected.square().sum(), list(layer.parameters()))
+        layer = layer.float()
+        with protect_gradients(layer):
+            found = layer(inputs.float())
+            again = torch.autograd.grad(found.square().sum(), list(layer.parameters()))
+        torch.testing.assert_close([found, *again], [t.float() for t in (expected, *grads)], rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_protected_convolutions_compute_what_plain_ones_do(channels_last):
     inputs = torch.randn(4, 5, 12, 12, dtype=torch.float64)

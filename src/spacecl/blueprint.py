@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.utils import _pair
+from torch.nn.modules.utils import _pair, _triple
 from torch.overrides import TorchFunctionMode
 
 from .channels import Channels, Tensors
@@ -131,35 +131,37 @@ def protect_gradients(module: nn.Module) -> AbstractContextManager[object]:
     """A context in which gradients of a module may be computed on CPUs in every memory format.
 
     Backward passes outside of it can corrupt memory: see `_SafeConvolutions`. Modules without 1 x 1 convolutions of few
-    channels need none, and pay nothing.
+    channels and without 3-d convolutions of large kernels need none, and pay nothing.
     """
-    affected = any(p.dim() == 4 and p.shape[1] < _VECTOR and p.shape[2:] == (1, 1) for p in module.parameters())
+    affected = any(_is_narrow_point(p) or (p.dim() == 5 and max(p.shape[2:]) >= _LARGE) for p in module.parameters())
     return _SafeConvolutions() if affected else nullcontext()
 
 
 class _SafeConvolutions(TorchFunctionMode):
-    """Computes strided 1 x 1 convolutions of few channels from the pixels that they read, as convolutions of stride 1.
+    """Computes those convolutions in another way whose weight gradients oneDNN (up to 3.12 at least) writes out of bounds.
 
-    oneDNN (up to 3.12 at least) writes past its work space in the weight gradient of such a convolution in channels-last, if a
-    vector register holds more channels than it reads: heap corruption, hangs and wrong gradients
-    (https://github.com/uxlfoundation/oneDNN/issues/6035, bench/convolutions.py). It goes wrong where oneDNN itself copies these
-    pixels, so they are copied here, for the same kernels and to the same bits. A mode also sees convolutions that are no
-    layers, and leaves nothing in the module.
+    Heap corruption, hangs and wrong gradients come of it; bench/convolutions.py finds them, docs/performance.md lists them. A
+    mode also sees convolutions that are no layers, and leaves nothing in the module.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return (_safe_conv2d if func is torch.conv2d else func)(*args, **(kwargs or {}))
+        safe = {torch.conv2d: _safe_conv2d, torch.conv3d: _safe_conv3d}.get(func, func)
+        return safe(*args, **(kwargs or {}))
 
 
 def _safe_conv2d(
     input: Tensor, weight: Tensor, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
 ) -> Tensor:
+    """A strided 1 x 1 convolution of few channels reads its pixels first, and has stride 1.
+
+    In channels-last oneDNN copies these pixels itself, past its work space if a vector register holds more channels than
+    there are (https://github.com/uxlfoundation/oneDNN/issues/6035). Copied here, the same kernels give the same bits.
+    """
     pixels, (down, right) = input.shape[-2:], _pair(stride)
     if (
         input.device.type == "cpu"
         and groups == 1
-        and weight.shape[1] < _VECTOR
-        and tuple(weight.shape[2:]) == (1, 1)
+        and _is_narrow_point(weight)
         and (down, right) != (1, 1)
         and (padding == "valid" or _pair(padding) == (0, 0))
         and pixels[0] % down == 0
@@ -170,7 +172,25 @@ def _safe_conv2d(
     return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)
 
 
+def _safe_conv3d(
+    input: Tensor, weight: Tensor, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+) -> Tensor:
+    """A 3-d convolution with more padding than stride, on an input hardly larger than its kernel, is padded beforehand."""
+    if input.device.type == "cpu" and not isinstance(padding, str):
+        sides = zip(input.shape[-3:], weight.shape[2:], _triple(stride), _triple(padding))
+        if any(padded > step > 1 and side < size + step for side, size, step, padded in sides):
+            borders = [border for border in reversed(_triple(padding)) for _ in range(2)]
+            return torch.conv3d(nn.functional.pad(input, borders), weight, bias, stride, 0, dilation, groups)
+    return torch.conv3d(input, weight, bias, stride, padding, dilation, groups)
+
+
+def _is_narrow_point(weight: Tensor) -> bool:
+    """Whether a weight is that of a 1 x 1 convolution that reads fewer channels than the largest vector register holds."""
+    return weight.dim() == 4 and weight.shape[1] < _VECTOR and weight.shape[2:] == (1, 1)
+
+
 _VECTOR = 16  # float32 numbers in the largest vector register, of AVX-512
+_LARGE = 6  # the least kernel with which 3-d convolutions were seen to go wrong
 
 
 def rebuild(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
