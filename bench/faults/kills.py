@@ -61,6 +61,8 @@ def run(count: int, seed: int) -> Outcome:
     outcome, draw = Outcome("kills"), random.Random(seed)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # a process that is forked while others compute could wait for them for ever
+    # Shells let what they run in the background ignore interrupts, and all that it starts with it.
+    interrupts = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with tempfile.TemporaryDirectory(prefix="spacecl-kills-") as place:
             _warm(Path(place))
@@ -75,6 +77,7 @@ def run(count: int, seed: int) -> Outcome:
             outcome.notes.update(runs=runs, methods=len(references))
     finally:
         torch.set_num_threads(threads)
+        signal.signal(signal.SIGINT, interrupts)
     return outcome
 
 
