@@ -194,7 +194,7 @@ _TOP = 0.9995  # of axes that saturate
 
 def _below_top(series: Series) -> Series:
     """A curve up to where it leaves the axes; marks outside of them would not be drawn."""
-    count = sum(value < _TOP for value in series.y)
+    count = next((place for place, value in enumerate(series.y) if value >= _TOP), len(series.y))
     return replace(series, x=series.x[:count], y=series.y[:count], tips=series.tips[:count])
 
 

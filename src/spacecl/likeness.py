@@ -150,7 +150,7 @@ def misfits_of_signature(signed: Mapping[str, Tensor], example: Tensor) -> list[
     shapes = {"spread": (size,), "root": (size * (size + 1) // 2,)}
     numbers, means = signed.get("numbers"), signed.get("means")
     fits = all(name in signed and tuple(signed[name].shape) == shape for name, shape in shapes.items())
-    fits &= numbers is not None and numbers.dim() == 1 and len(numbers) >= 4
+    fits &= numbers is not None and tuple(numbers.shape) == (4,)
     fits &= means is not None and means.dim() == 2 and len(means) >= 1 and means.shape[1] == size
     fits &= ("leading" in signed) >= ("bounds" in signed)  # neither in learners of version 0.1
     later = {"leading": (min(LEADING, size), size), "bounds": (2,)}

@@ -29,7 +29,7 @@ class Spectrum(TypedDict):
     first_core: Finite | None
     kept: Finite | None
     filters: Annotated[list[Count], Field(min_length=1)]
-    explained: Annotated[list[Finite], Field(min_length=1)]
+    explained: Annotated[list[Share], Field(min_length=1)]
     needed: dict[Annotated[str, Field(pattern=r"^[01](\.\d+)?$")], Count]
 
 

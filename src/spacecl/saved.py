@@ -181,7 +181,7 @@ def _misfits_of_picture(picture: Picture | None, example: Tensor) -> list[str]:
     scaled = all(
         len(values) in (1, channels) and all(map(math.isfinite, values)) for values in (picture["mean"], picture["std"])
     )
-    permuted = order is None or sorted(order) == list(range(math.prod(shape)))
+    permuted = order is None or (len(order) == math.prod(shape) and sorted(order) == list(range(len(order))))
     if fits and scaled and all(picture["std"]) and made == tuple(example.shape[1:]) and permuted:
         return []
     return [f"pictures of {picture['pixels']} do not become inputs of {list(example.shape[1:])}"]
