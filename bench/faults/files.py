@@ -15,6 +15,7 @@ import random
 import shutil
 import tempfile
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,9 @@ class _Bench:
         if (folder / "model").exists() and code == 0 and arguments[0] == "run":
             self.check(self.learner.reloaded(folder / "model"))
         return f"exit code {code}"
+
+
+Do = Callable[[_Bench, Path, random.Random], str]
 
 
 def _interrupt_after(epochs: int) -> Any:
@@ -266,22 +270,15 @@ def _forge_names(folder: Path, draw: random.Random) -> None:
         raise AssertionError(f"{how} was followed")
 
 
-def _learner_bytes(bench: _Bench, place: Path, draw: random.Random) -> str:
-    shutil.copytree(bench.good / "model", place)
-    _damage_file(place, draw)
-    return bench.load(place, draw)
+def _load_after(change: Callable[[Path, random.Random], None]) -> Do:
+    """Change a copy of the saved learner and load it."""
 
+    def do(bench: _Bench, place: Path, draw: random.Random) -> str:
+        shutil.copytree(bench.good / "model", place)
+        change(place, draw)
+        return bench.load(place, draw)
 
-def _learner_manifest(bench: _Bench, place: Path, draw: random.Random) -> str:
-    shutil.copytree(bench.good / "model", place)
-    _forge_manifest(place, draw)
-    return bench.load(place, draw)
-
-
-def _learner_tensors(bench: _Bench, place: Path, draw: random.Random) -> str:
-    shutil.copytree(bench.good / "model", place)
-    _forge_tensors(place, draw)
-    return bench.load(place, draw)
+    return do
 
 
 def _learner_names(bench: _Bench, place: Path, draw: random.Random) -> str:
@@ -353,10 +350,10 @@ def _settings(bench: _Bench, place: Path, draw: random.Random) -> str:
     return "resolved"
 
 
-_KINDS = {
-    "learner, damaged bytes": _learner_bytes,
-    "learner, forged manifest": _learner_manifest,
-    "learner, forged tensors": _learner_tensors,
+_KINDS: dict[str, Do] = {
+    "learner, damaged bytes": _load_after(_damage_file),
+    "learner, forged manifest": _load_after(_forge_manifest),
+    "learner, forged tensors": _load_after(_forge_tensors),
     "learner, files elsewhere": _learner_names,
     "run folder, damaged bytes": _run_bytes,
     "run folder, edited JSON": _run_json,
