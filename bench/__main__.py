@@ -39,7 +39,7 @@ def main() -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from spacecl.costs import machine
+    from spacecl.runs.costs import machine
 
     timing.most_rounds.extend([] if args.rounds is None else [max(1, args.rounds)])
     table = Table("what", "held against", "reach", "measured", "", title="Speed")

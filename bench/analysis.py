@@ -58,9 +58,9 @@ def by_moments(model: nn.Module, x: Tensor) -> list[int]:
     """The same from streamed moments, as the learner does it; the graph has been traced when the model was wrapped."""
     from lightning_fabric import Fabric
 
-    from spacecl.blueprint import lay
-    from spacecl.moments import collect
-    from spacecl.spectrum import analyse
+    from spacecl.methods.space.moments import collect
+    from spacecl.methods.space.spectrum import analyse
+    from spacecl.structure.memory_format import lay
 
     moments = collect(lay(model, channels_last=True), _outputs(model), x.split(100), Fabric(accelerator="cpu", devices=1))
     found = []
@@ -72,13 +72,13 @@ def by_moments(model: nn.Module, x: Tensor) -> list[int]:
 
 @cache
 def _outputs(model: nn.Module) -> tuple:
-    from spacecl.channels import trace
+    from spacecl.structure.channels import trace
 
     return trace(model, torch.zeros(1, 3, 32, 32)).outputs
 
 
 def child(name: str, count: int) -> None:
-    from spacecl.benchmarks.networks import CNN
+    from spacecl.data.benchmarks.networks import CNN
 
     torch.manual_seed(0)
     model, x = CNN(classes=10, filters=WIDTHS).eval(), torch.randn(count, 3, 32, 32)

@@ -11,8 +11,8 @@ from timing import Row, ratio, together
 from torch import Tensor
 
 from spacecl import Learner
-from spacecl.benchmarks.networks import CNN, MLP
-from spacecl.blueprint import ask
+from spacecl.data.benchmarks.networks import CNN, MLP
+from spacecl.structure.memory_format import ask
 
 FIRST, LAST = (16, 18, 27, 18, 63), (23, 64, 128, 110, 216)  # filters of the first and last task of the authors' CIFAR-100 run
 NEURONS = ((155, 26), (679, 194))  # of the first and last task of P-MNIST, from results/

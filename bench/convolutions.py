@@ -6,7 +6,7 @@ Every case runs forward, the gradient of the input, and that of weight and bias,
 `cc`, makes every tensor and work space end at inaccessible memory, so that no write outside is missed; without a compiler
 glibc's heap checks take its place, and find only what they happen to meet. Results are compared with float64. A case that ends
 its process is named, and the others go on after it. Prints Markdown; exit code 1 if anything goes wrong inside of
-`spacecl.blueprint.protect_gradients`.
+`spacecl.structure.memory_format.protect_gradients`.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def run_cases(path: Path, first: int) -> None:
     """Run cases of a file from a number on, and tell of each pass as it begins and ends, between oneDNN's own lines."""
     import torch
 
-    from spacecl.blueprint import protect_gradients
+    from spacecl.structure.memory_format import protect_gradients
 
     fence = ctypes.CDLL(None) if os.environ.get("FENCE") else None
     for number, line in enumerate(path.read_text().splitlines()):

@@ -23,8 +23,8 @@ from learned import learner
 from timing import Row, most_rounds, ratio, together
 from torch import nn
 
-from spacecl.benchmarks.networks import CNN
-from spacecl.export import export
+from spacecl.data.benchmarks.networks import CNN
+from spacecl.export.export import export
 
 SHAPE = (3, 32, 32)
 RESULT = Path(__file__).parent.parent / "results" / "split-cifar10" / "result.json"

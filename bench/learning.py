@@ -14,13 +14,15 @@ from timing import Row, Work, ratio, together
 from torch import Tensor, nn
 
 from spacecl import Recipe
-from spacecl.benchmarks.networks import CNN, MLP
-from spacecl.blueprint import laid_out, lay
-from spacecl.channels import trace
-from spacecl.costs import multiply_adds
-from spacecl.images import Images
-from spacecl.tasks import Batches, Data
-from spacecl.training import Hook, Trainer, hold, make_optimizer, make_schedule
+from spacecl.data.benchmarks.networks import CNN, MLP
+from spacecl.data.images import Images
+from spacecl.data.task_data import Batches, Data
+from spacecl.learning.freezing import hold
+from spacecl.learning.optimizers import make_optimizer, make_schedule
+from spacecl.learning.trainer import Hook, Trainer
+from spacecl.runs.costs import multiply_adds
+from spacecl.structure.channels import trace
+from spacecl.structure.memory_format import laid_out, lay
 
 
 class OneBatch:

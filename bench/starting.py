@@ -16,8 +16,8 @@ from learned import learner
 from timing import Row, ratio, seconds, together
 
 from spacecl import SPACE, Learner, store
-from spacecl.benchmarks.networks import ResNet18
-from spacecl.saved import SavedLearner
+from spacecl.data.benchmarks.networks import ResNet18
+from spacecl.learning.saved import SavedLearner
 
 
 def wrapping() -> Iterator[Row]:

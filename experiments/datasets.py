@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 import spacecl
-from spacecl.benchmarks.networks import CNN, MLP
-from spacecl.benchmarks.sources import load
+from spacecl.data.benchmarks.networks import CNN, MLP
+from spacecl.data.sources import load
 
 Split = tuple[Tensor, Tensor]
 

@@ -25,13 +25,13 @@ import torch
 from torch import Tensor
 
 from spacecl import Images, Learner
-from spacecl import likeness as task_inference
-from spacecl.benchmarks.sources import load, missing
-from spacecl.likeness import accepts, bounds, features, scores, signature
-from spacecl.moments import Moments
-from spacecl.opened import Opened, opened
+from spacecl.data.sources import load, missing
+from spacecl.data.task_data import Data, prepare
+from spacecl.inference import task_inference as task_inference
+from spacecl.inference.task_inference import accepts, bounds, features, scores, signature
+from spacecl.methods.space.moments import Moments
+from spacecl.runs.open_run import Opened, opened
 from spacecl.seeds import task_seed
-from spacecl.tasks import Data, prepare
 
 ROWS = 2000  # of each task's training data, where a way needs some; and of its validation data at most
 Score = Callable[[Tensor], Tensor]  # inputs -> how much each is like a task's

@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from spacecl.figures import Figure, Panel, Series, save
+from spacecl.reporting.figures import Figure, Panel, Series, save
 
 
 def points(result: dict[str, Any]) -> tuple[list[float], list[float]]:

@@ -11,8 +11,8 @@ import shlex
 import sys
 from pathlib import Path
 
-from spacecl.config import Config
-from spacecl.report import as_markdown_code, as_markdown_text
+from spacecl.reporting.sections import as_markdown_code, as_markdown_text
+from spacecl.runs.config import Config
 
 HERE = Path(__file__).parent
 PAPER = {  # SPACE in the paper's Table 1: accuracy in per cent, network size, epochs a task (Table S2)

@@ -3,7 +3,7 @@ import shutil
 import pytest
 import torch
 
-from spacecl.cli import main
+from spacecl.cli.main import main
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from lightning_fabric import Fabric
 from models import IMAGE, ConvNet, tasks
 
 from spacecl import SPACE, Learner, Recipe, Task
-from spacecl.moments import Moments
+from spacecl.methods.space.moments import Moments
 
 if __name__ == "__main__":
     processes, precision, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]

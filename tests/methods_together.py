@@ -12,11 +12,11 @@ from lightning_fabric import Fabric
 from models import IMAGE, ConvNet, tasks
 
 from spacecl import Learner, Recipe, SpaceWarning, Task
-from spacecl.core import digest
+from spacecl.data.task_data import Data
+from spacecl.learning.core import digest
+from spacecl.learning.record import Job
+from spacecl.learning.trainer import Trainer
 from spacecl.methods import METHODS
-from spacecl.record import Job
-from spacecl.tasks import Data
-from spacecl.training import Trainer
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore", SpaceWarning)

@@ -8,9 +8,9 @@ import torch
 from models import chain, tasks
 
 from spacecl import EWC, HAT, SPACE, STL, Learner, PackNet, Recipe, StoreError, Task, store
-from spacecl.audit import forecast, inspect
-from spacecl.cli import main
-from spacecl.using import _forecast
+from spacecl.cli.inspect import _forecast
+from spacecl.cli.main import main
+from spacecl.runs.audit import forecast, inspect
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*too few samples.*", "ignore:.*finds no free channel.*")
 VECTOR = torch.zeros(1, 6)
@@ -77,7 +77,7 @@ def test_another_head_with_a_digest_to_match_is_found_by_what_the_run_wrote_down
 
 
 def _network(run):
-    from spacecl.config import Config
+    from spacecl.runs.config import Config
 
     return Config.from_json(json.loads((run / "config.json").read_text())).make_model((64,), 10)
 

@@ -67,7 +67,7 @@ BAD_DATA = {
 
 @pytest.mark.parametrize(("task", "message"), BAD_DATA.values(), ids=BAD_DATA)
 def test_bad_data_is_refused_before_training(learner, monkeypatch, task, message):
-    monkeypatch.setattr(spacecl.training.Trainer, "fit", lambda *a, **k: pytest.fail("training began"))
+    monkeypatch.setattr(spacecl.learning.trainer.Trainer, "fit", lambda *a, **k: pytest.fail("training began"))
     with pytest.raises(DataError, match=message):
         learner.learn(task, QUICK)
     assert_untouched(learner)

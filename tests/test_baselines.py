@@ -26,15 +26,15 @@ from spacecl import (
     TaskError,
     TrainingError,
 )
-from spacecl.benchmarks.presets import BENCHMARKS
+from spacecl.data.benchmarks.presets import BENCHMARKS
+from spacecl.data.task_data import Data
+from spacecl.learning.record import Job
+from spacecl.learning.trainer import Trainer
 from spacecl.methods.ewc import fisher_information
 from spacecl.methods.hat import Gated, opened
 from spacecl.methods.joint import Pool
 from spacecl.methods.lwf import divergence
 from spacecl.methods.ucb import Bayesian
-from spacecl.record import Job
-from spacecl.tasks import Data
-from spacecl.training import Trainer
 
 RECIPE = Recipe(epochs=3, retrain_epochs=2)
 VECTOR = FAMILIES["chain"][1]
@@ -584,8 +584,8 @@ def test_joint_training_says_whose_data_it_needs(tmp_path):
 @pytest.mark.slow
 def test_methods_come_out_in_the_order_of_the_paper_s_table(tmp_path):
     """Permuted digits, five tasks: fine-tuning far below, LwF and EWC between, those that do not forget on top."""
-    from spacecl import run
-    from spacecl.config import resolve
+    from spacecl.runs import run
+    from spacecl.runs.config import resolve
 
     found = {}
     for method in ("finetune", "lwf", "ewc", "ucb", "hat", "packnet", "space", "stl", "joint"):

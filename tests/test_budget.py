@@ -9,8 +9,9 @@ import torch
 from models import FAMILIES, IMAGE, ConvNet, chain, tasks
 from torch import nn
 
-from spacecl import SPACE, ConfigError, Learner, Recipe, SpaceWarning, Task, cli
-from spacecl.methods.space import allowance
+from spacecl import SPACE, ConfigError, Learner, Recipe, SpaceWarning, Task
+from spacecl.cli import main as cli
+from spacecl.methods.space.method import allowance
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*too few samples.*")
 
@@ -103,7 +104,7 @@ def test_every_family_of_models_keeps_to_its_budget(family):
 
 
 def test_of_a_layer_with_several_groups_the_one_that_loses_most_is_told():
-    from spacecl.methods.space import _together
+    from spacecl.methods.space.method import _together
 
     plain = {"core": 1, "new_without_projection": 9, "needed": {"0.9": 2}}
     held = plain | {"new": 2, "wanted": 6, "lost": 0.3, "threshold": 0.9}
@@ -152,7 +153,7 @@ def test_the_command_line_takes_a_budget_and_tells_what_it_costs(tmp_path, capsy
     layer = max(spectrum, key=lambda layer: spectrum[layer]["lost"])
     seen, explained = spectrum[layer], result["tasks"][0]["explained"][layer]
     assert line.endswith(f"budget: {layer} {seen['new']} of {seen['wanted']} filters, {explained:.3f} of 0.990 explained")
-    from spacecl.benchmarks.networks import NETWORKS
+    from spacecl.data.benchmarks.networks import NETWORKS
 
     assert Learner.load(tmp_path / "model", NETWORKS["mlp-small"]((1, 8, 8), 10)).method.budget == 8
     assert cli.main([*command, "options.budget=none"]) != 0

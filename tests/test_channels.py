@@ -8,10 +8,10 @@ import torch.nn.functional as F
 from models import FAMILIES, IMAGE, ConvNet, DenseNet, MobileNet, ResNet, Shuffle, Twice, VisionTransformer
 from torch import nn
 
-from spacecl.blueprint import rebuild, tensors_of
-from spacecl.channels import trace
-from spacecl.door import _PlainNorms, _Probe, admit, check
 from spacecl.errors import ConfigError, SpaceWarning, UnsupportedModelError
+from spacecl.structure.blueprint import rebuild, tensors_of
+from spacecl.structure.channels import trace
+from spacecl.structure.validate import _PlainNorms, _Probe, admit, check
 
 
 def groups(model, example=IMAGE, **options):

@@ -13,7 +13,11 @@ from pathlib import Path
 import filelock
 import pytest
 
-from spacecl import ConfigError, cli, compare, config, run
+from spacecl import ConfigError
+from spacecl.cli import main as cli
+from spacecl.cli.options import given_settings
+from spacecl.runs import config, run
+from spacecl.runs import sweep as compare
 
 ROOT = Path(__file__).parent.parent
 SHORT = ["--tasks", "2", "--epochs", "1", "--retrain-epochs", "1"]
@@ -34,7 +38,7 @@ def started(*arguments):
 def planned(tmp_path, *arguments):
     """The settings of every run that a command would make, by its folder."""
     options = cli.parser().parse_args(["compare", "permuted-digits", "--out", str(tmp_path), *arguments])
-    given = cli._given_settings(options)
+    given = given_settings(options)
     arms = compare.preset_arms(options.preset, given) if options.preset else compare.methods_arms(options.methods or "all")
     compare.plan(given, arms, compare.seeds_of(options.seeds), tmp_path, None)
     return {

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from spacecl import SPACE, ConfigError, config
-from spacecl.benchmarks import sources
-from spacecl.config import assigned, merged, resolve
+from spacecl import SPACE, ConfigError
+from spacecl.data import sources
+from spacecl.runs import config
+from spacecl.runs.config import assigned, merged, resolve
 
 ROOT = Path(__file__).parent.parent
 
@@ -224,7 +225,7 @@ def test_what_a_users_file_raises_is_told_with_its_line(tmp_path):
 
 
 def config_stream(name):
-    from spacecl.benchmarks.streams import stream
+    from spacecl.data.benchmarks.streams import stream
 
     return stream(name)
 
@@ -284,12 +285,13 @@ def test_the_example_of_a_settings_file_in_the_docs_is_accepted(tmp_path, monkey
     ],
 )
 def test_the_command_of_a_run_gives_its_settings(given):
-    from spacecl import cli
+    from spacecl.cli import main as cli
+    from spacecl.cli.options import given_settings
 
     made = config.resolve(given)
     command = config.Config.from_json(json.loads(json.dumps(made.to_json()))).command()
     assert command[:2] == ["spacecl", "run"]
-    again = config.resolve(cli._given_settings(cli.parser().parse_args(command[1:])))
+    again = config.resolve(given_settings(cli.parser().parse_args(command[1:])))
     assert again.to_json() == made.to_json()
 
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from spacecl import HAT, SPACE, Learner, PackNet, Recipe, Task
-from spacecl.costs import counted, find_meter, measured
+from spacecl.runs.costs import counted, find_meter, measured
 
 
 class Small(nn.Module):
@@ -160,7 +160,7 @@ def test_measured_energy_is_that_of_as_many_inferences_as_were_made(monkeypatch)
 
 
 def test_latency_is_of_many_warm_runs_and_energy_unknown_without_a_meter(monkeypatch):
-    monkeypatch.setattr("spacecl.costs.find_meter", lambda device: None)
+    monkeypatch.setattr("spacecl.runs.costs.find_meter", lambda device: None)
     found = measured(Small(), torch.zeros(1, 3, 4, 4), seconds=0.05)
     for times in found["latency"].values():
         assert 0 < times["low"] <= times["median"] <= times["high"] < 0.1
@@ -171,7 +171,7 @@ def test_latency_is_of_many_warm_runs_and_energy_unknown_without_a_meter(monkeyp
 
 
 def test_a_larger_network_takes_longer(monkeypatch):
-    monkeypatch.setattr("spacecl.costs.find_meter", lambda device: None)
+    monkeypatch.setattr("spacecl.runs.costs.find_meter", lambda device: None)
     small, large = (measured(nn.Linear(width, width), torch.zeros(1, width), seconds=0.05) for width in (8, 2048))
     assert large["latency"]["64"]["median"] > 3 * small["latency"]["64"]["median"]
 
@@ -190,7 +190,7 @@ def draw_five_watts(counter):
 
 if __name__ == "__main__":  # Zeus starts a process of its own, which reads this file again
     import zeus.device.cpu.rapl as rapl
-    from spacecl.costs import find_meter, measured
+    from spacecl.runs.costs import find_meter, measured
 
     package = pathlib.Path(sys.argv[1]) / "intel-rapl" / "intel-rapl:0"
     package.mkdir(parents=True)

@@ -37,8 +37,9 @@ from faults.datasets import idx_bytes, write_cifar10, write_gtsrb, write_idx, wr
 from PIL import Image
 
 from spacecl import ConfigError, DataError
-from spacecl.benchmarks import formats, matlab, pickles, sources
-from spacecl.benchmarks.catalogue import Dataset, Download
+from spacecl.data import matlab, pickles, sources
+from spacecl.data import readers as formats
+from spacecl.data.catalogue import Dataset, Download
 
 REAL = os.environ.get("SPACECL_DATA")
 
@@ -272,8 +273,8 @@ def test_facescrub_is_read_from_hats_pickles_or_from_folders_of_people(tmp_path)
 def test_no_picture_makes_pillow_start_another_program(tmp_path, monkeypatch):
     from PIL import EpsImagePlugin
 
-    from spacecl.desk import _decoded
     from spacecl.errors import SpaceError
+    from spacecl.serving.service import _decoded
 
     mark = tmp_path / "mark"
     (tmp_path / "bin").mkdir()

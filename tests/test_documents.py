@@ -13,10 +13,10 @@ from faults import files as damaged_files
 from models import chain, tasks
 
 from spacecl import SPACE, Learner, Recipe, StoreError, Task, store
-from spacecl.cli import main
-from spacecl.config import Config
+from spacecl.cli.main import main
 from spacecl.documents import parse_document, read_bytes, read_document
-from spacecl.result import read_result
+from spacecl.runs.config import Config
+from spacecl.runs.result import read_result
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*too few samples.*", "ignore:.*finds no free channel.*")
 VECTOR = torch.zeros(1, 6)
@@ -230,7 +230,7 @@ def strangers_run(digits_run, tmp_path):
     code = tmp_path / "evil.py"
     code.write_text(
         f"open({str(mark)!r}, 'w').close()\n"
-        "from spacecl.benchmarks.networks import NETWORKS\n"
+        "from spacecl.data.benchmarks.networks import NETWORKS\n"
         "def network():\n    return NETWORKS['mlp-small']((64,), 10)\n"
     )
     for name, place in (("config.json", lambda content: content), ("result.json", lambda content: content["config"])):

@@ -13,10 +13,10 @@ from torch import nn
 
 import spacecl.export
 from spacecl import SPACE, ConfigError, DataError, Images, Learner, Recipe, SpaceError, Task, TaskError
-from spacecl.cli import main
-from spacecl.export import file_names, session
-from spacecl.folding import folded
-from spacecl.opened import Opened
+from spacecl.cli.main import main
+from spacecl.export.export import file_names, session
+from spacecl.export.fold_batchnorm import folded
+from spacecl.runs.open_run import Opened
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*too few samples.*", "ignore:.*finds no free channel.*")
 QUICK = Recipe(epochs=2, batch_size=32, retrain_epochs=1)
@@ -212,17 +212,17 @@ def test_onnx_files_say_what_they_are(tmp_path):
 
 @pytest.mark.parametrize("ending", ["onnx", "pt2"])
 def test_a_file_that_does_not_answer_as_pytorch_does_is_refused(tmp_path, monkeypatch, ending):
-    made = spacecl.export._program
-    monkeypatch.setattr(spacecl.export, "_program", lambda network, probe: made(nn.Linear(6, 2).eval(), probe))
+    made = spacecl.export.export._program
+    monkeypatch.setattr(spacecl.export.export, "_program", lambda network, probe: made(nn.Linear(6, 2).eval(), probe))
     with pytest.raises(SpaceError, match="does not answer as PyTorch does"):
-        spacecl.export.export(nn.Linear(6, 2).eval(), torch.zeros(1, 6), tmp_path / f"a.{ending}", {})
+        spacecl.export.export.export(nn.Linear(6, 2).eval(), torch.zeros(1, 6), tmp_path / f"a.{ending}", {})
     assert not any(tmp_path.iterdir())
 
 
 def test_one_row_alone_must_get_its_answer_too():
     x = torch.randn(3, 2)
     with pytest.raises(SpaceError, match="off by"):
-        spacecl.export._held(lambda rows: rows + (len(rows) == 1), x, x, "it")
+        spacecl.export.export._held(lambda rows: rows + (len(rows) == 1), x, x, "it")
 
 
 def test_other_files_say_what_they_are_too(tmp_path):
@@ -292,7 +292,7 @@ class Branching(nn.Module):
 
 
 def test_a_network_that_no_graph_can_hold_is_told_with_what_to_do(tmp_path):
-    export = spacecl.export.export
+    export = spacecl.export.export.export
     with pytest.raises(SpaceError, match=r"(?s)cannot be written for any number of rows.*safetensors"):
         export(Branching().eval(), torch.zeros(1, 6), tmp_path / "a.onnx", {}, fold=False)
     assert export(Branching().eval(), torch.zeros(1, 6), tmp_path / "a.safetensors", {}, fold=False)["parameters"] == 74

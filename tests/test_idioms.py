@@ -9,8 +9,8 @@ from models import IMAGE, tasks
 from torch import nn
 
 from spacecl import SPACE, ConfigError, DataError, Learner, Recipe, Task, UnsupportedModelError
-from spacecl.channels import trace
-from spacecl.door import admit, check
+from spacecl.structure.channels import trace
+from spacecl.structure.validate import admit, check
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*too few samples.*", "ignore:.*finds no free channel.*")
 
@@ -387,8 +387,8 @@ def test_batches_of_one_are_all_trained_on():
     learner.learn(Task("one", (x, y), (x, y)), Recipe(epochs=1, batch_size=1, retrain_epochs=0))
     from lightning_fabric import Fabric
 
-    from spacecl.processes import shards
-    from spacecl.tasks import Data
+    from spacecl.data.task_data import Data
+    from spacecl.learning.distributed import shards
 
     for size, count in ((1, 20), (3, 20), (19, 19), (20, 20)):  # a single last row is left out
         seen = [len(part) for part, _ in shards(Data((x, y), "x").batches(size), Fabric(accelerator="cpu", devices=1))]

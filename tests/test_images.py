@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from spacecl import DataError, Images, Learner, Recipe, Task
-from spacecl.benchmarks.formats import seen
-from spacecl.images import as_told, augmented, statistics
-from spacecl.tasks import fingerprint, prepare
+from spacecl.data.images import as_told, augmented, statistics
+from spacecl.data.readers import seen
+from spacecl.data.task_data import fingerprint, prepare
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (50, 3, 6, 6), dtype=np.uint8)
 LABELS = np.arange(50) % 2

@@ -7,7 +7,7 @@ import weakref
 import pytest
 from faults.kills import run
 
-from spacecl import cli
+from spacecl.cli import main as cli
 
 
 def test_runs_that_are_killed_at_random_moments_end_as_undisturbed_ones():
@@ -38,7 +38,7 @@ def test_an_interrupt_within_the_callback_of_a_weak_reference_stops_the_command(
             time.sleep(0.01)
         return 0
 
-    monkeypatch.setitem(cli._DO, "demo", work)
+    monkeypatch.setattr(cli.demo, "run_command", work)
     assert cli.main(["demo"]) == 130
     assert capfd.readouterr().err == "Interrupted.\n"
 
@@ -50,6 +50,6 @@ def test_an_interrupt_that_a_library_makes_an_error_of_its_own_is_an_interrupt(m
         except KeyboardInterrupt:
             raise ImportError("cannot load module more than once per process") from None
 
-    monkeypatch.setitem(cli._DO, "demo", work)
+    monkeypatch.setattr(cli.demo, "run_command", work)
     assert cli.main(["demo"]) == 130
     assert capfd.readouterr().err == "Interrupted.\n"

@@ -15,10 +15,10 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import spacecl
 from spacecl import SPACE, FineTune, Joint, Learner, Recipe, SpaceWarning, Task
-from spacecl.blueprint import laid_out
-from spacecl.core import Core
-from spacecl.state import State
-from spacecl.training import hold
+from spacecl.learning.core import Core
+from spacecl.learning.freezing import hold
+from spacecl.learning.state import State
+from spacecl.structure.memory_format import laid_out
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*too few samples.*", "ignore:.*finds no free channel.*")
 

@@ -10,10 +10,10 @@ from models import FAMILIES, IMAGE, ConvNet, chain, tasks
 from torch import nn
 
 from spacecl import EWC, SPACE, ConfigError, FineTune, Identified, Images, Inferred, Learner, Recipe, Task, TaskError
-from spacecl.likeness import CLASSES, FEATURES, LOST, accepts, bounds, features, scores, signature, upper_level
-from spacecl.opened import opened
-from spacecl.run import TOGETHER, _inferred, _mean_inferred
-from spacecl.tasks import Data
+from spacecl.data.task_data import Data
+from spacecl.inference.task_inference import CLASSES, FEATURES, LOST, accepts, bounds, features, scores, signature, upper_level
+from spacecl.runs.open_run import opened
+from spacecl.runs.run import TOGETHER, _inferred, _mean_inferred
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*too few samples.*", "ignore:.*finds no free channel.*")
 VECTOR = torch.zeros(1, 6)

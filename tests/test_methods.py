@@ -12,11 +12,12 @@ import torch
 from models import FAMILIES, tasks
 
 import spacecl
-from spacecl import ConfigError, Learner, Recipe, Task, run
-from spacecl.blueprint import laid_out
-from spacecl.config import resolve
-from spacecl.costs import multiply_adds
+from spacecl import ConfigError, Learner, Recipe, Task
 from spacecl.methods import METHODS
+from spacecl.runs import run
+from spacecl.runs.config import resolve
+from spacecl.runs.costs import multiply_adds
+from spacecl.structure.memory_format import laid_out
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*too few samples.*", "ignore:.*finds no free channel.*")
 

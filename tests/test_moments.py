@@ -5,8 +5,8 @@ import torch
 from lightning_fabric import Fabric
 from models import ConvNet
 
-from spacecl.channels import trace
-from spacecl.moments import Moments, collect
+from spacecl.methods.space.moments import Moments, collect
+from spacecl.structure.channels import trace
 
 
 def streamed(rows, sizes):

@@ -1,6 +1,5 @@
 """The package as a whole: what it exports, how its rooms import each other, its command line, its README."""
 
-import ast
 import json
 import os
 import re
@@ -14,105 +13,15 @@ import spacecl
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "spacecl"
-# From the bottom of the house to the top: a room imports only from rooms before it.
-ROOMS = [
-    "errors",
-    "disk",
-    "documents",
-    "rules",
-    "seeds",
-    "recipe",
-    "graph",
-    "owners",
-    "operators",
-    "channels",
-    "blueprint",
-    "door",
-    "folding",
-    "core",
-    "images",
-    "tasks",
-    "store",
-    "export",
-    "checkpoint",
-    "processes",
-    "progress",
-    "training",
-    "record",
-]
-ROOMS += [
-    "likeness",
-    "moments",
-    "spectrum",
-    "compensation",
-    *(f"methods.{name}" for name in ("ewc", "finetune", "hat", "joint", "lwf", "packnet", "space", "stl", "ucb")),
-    "methods",
-    "saved",
-    "state",
-    "learner",
-    "compression",
-    "batching",
-    "protocol",
-    "demo",
-    "benchmarks.presets",
-    "benchmarks.files",
-    "benchmarks.matlab",
-    "benchmarks.pickles",
-    "benchmarks.formats",
-    "benchmarks.cache",
-    "benchmarks.catalogue",
-    "benchmarks.sources",
-    "benchmarks.streams",
-    "benchmarks.networks",
-    "benchmarks",
-    "measure",
-    "costs",
-    "config",
-    "result",
-    "journal",
-    "folder",
-    "opened",
-    "audit",
-    "delivery",
-    "desk",
-    "serve",
-    "run",
-    "tune",
-    "summary",
-    "compare",
-    "figures",
-    "page",
-    "report",
-    "terminal",
-    "using",
-    "cli",
-    "__main__",
-]
 
 
-def imports(file: Path) -> set[str]:
-    """The rooms that a file imports, wherever in it."""
-    package = "spacecl" if file.parent == SOURCE else f"spacecl.{file.parent.name}"
-    found = set()
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.level:
-            base = ".".join(package.split(".")[: len(package.split(".")) - node.level + 1])
-            module = f"{base}.{node.module}" if node.module else base
-            names = [f"{module}.{alias.name}" for alias in node.names]
-            found |= {name.removeprefix("spacecl.") for name in [module, *names] if name != "spacecl"}
-    return found & set(ROOMS)
-
-
-def test_imports_point_one_way():
-    files = [file for file in SOURCE.rglob("*.py") if file != SOURCE / "__init__.py"]
-    seen = set()
-    for file in files:
-        room = ".".join(file.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
-        assert room in ROOMS, f"{room} has no place in the order of rooms"
-        seen.add(room)
-        above = [other for other in imports(file) if ROOMS.index(other) >= ROOMS.index(room)]
-        assert not above, f"{room} imports {above}, which stand above it"
-    assert seen == set(ROOMS)
+def test_packages_import_downwards_only():
+    """The layers stand in pyproject.toml, under tool.importlinter."""
+    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
+    found = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT / "src")}, capture_output=True, text=True
+    )
+    assert found.returncode == 0, found.stdout
 
 
 def test_every_public_name_is_there_and_has_a_docstring_and_the_main_ones_an_example():
@@ -141,7 +50,7 @@ def test_help_is_there_for_every_command_without_loading_torch():
     assert "demo" in top.stdout
     assert "Exit codes" in top.stdout
     assert "fine-tuning" in run("demo", "--help").stdout
-    code = "import sys, spacecl.cli; spacecl.cli.parser().format_help(); assert 'torch' not in sys.modules"
+    code = "import sys, spacecl.cli.main; spacecl.cli.main.parser().format_help(); assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
@@ -151,7 +60,7 @@ def test_the_demo_shows_that_space_forgets_nothing_and_saves_its_model(tmp_path)
     rows = re.findall(r"digits-\d +│ +([\d.]+)% +│ +([\d.]+)% +│", done.stdout)
     assert len(rows) == 2
     assert all(then == now for then, now in rows)
-    from spacecl.demo import network
+    from spacecl.runs.demo import network
 
     assert spacecl.Learner.load(tmp_path / "model", network()).tasks == ("digits-1", "digits-2")
 

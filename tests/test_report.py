@@ -12,9 +12,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from spacecl import ConfigError, cli, config, report, run, summary
-from spacecl.figures import Figure, Panel, Series, inline, save
-from spacecl.page import Section, page
+from spacecl import ConfigError
+from spacecl.cli import main as cli
+from spacecl.reporting import arms as summary
+from spacecl.reporting import sections as report
+from spacecl.reporting.figures import Figure, Panel, Series, inline, save
+from spacecl.reporting.html import Section, page
+from spacecl.runs import config, run
 
 SETTINGS = [
     {"method": "stl"},

@@ -18,9 +18,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from spacecl import ConfigError, DataError, FineTune, Learner, Recipe, StoreError, Task, TrainingError, config, run
-from spacecl.benchmarks.streams import stream
-from spacecl.journal import Journal
+from spacecl import ConfigError, DataError, FineTune, Learner, Recipe, StoreError, Task, TrainingError
+from spacecl.data.benchmarks.streams import stream
+from spacecl.runs import config, run
+from spacecl.runs.metrics_log import Journal
 
 ROOT = Path(__file__).parent.parent
 QUICK = {"tasks": 2, "train": {"epochs": 3, "retrain_epochs": 2}, "device": "cpu"}

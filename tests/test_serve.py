@@ -28,10 +28,11 @@ from faults import clients, requests
 from models import chain, tasks
 from tritonclient.utils import InferenceServerException
 
-from spacecl import EWC, SPACE, Images, Learner, Recipe, StoreError, Task, protocol, store
-from spacecl.batching import Batcher
-from spacecl.opened import Opened, opened
-from spacecl.protocol import RequestError
+from spacecl import EWC, SPACE, Images, Learner, Recipe, StoreError, Task, store
+from spacecl.runs.open_run import Opened, opened
+from spacecl.serving import open_inference as protocol
+from spacecl.serving.batcher import Batcher
+from spacecl.serving.open_inference import RequestError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*too few samples.*", "ignore:.*finds no free channel.*")
 VECTOR = torch.zeros(1, 6)
@@ -303,7 +304,7 @@ def test_a_question_that_fails_fails_alone_and_the_thread_lives_on(learner):
 def test_words_that_a_network_does_not_know_are_refused_and_others_answered():
     learner = Learner(models.Text(), SPACE(variance=0.7), example_input=torch.zeros(1, 7, dtype=torch.int64))
     learner.learn(Task("words", tasks(learner.example, 1)[0]), QUICK)
-    from spacecl.serve import Limits
+    from spacecl.serving.app import Limits
 
     def ask(port, word):
         body = {"inputs": [{"name": "input", "shape": [1, 7], "datatype": "INT64", "data": [1, 2, 3, 4, 5, 6, word]}]}
@@ -339,7 +340,7 @@ def test_models_are_found_by_any_name():
     names = ["a", "a/ready", "a/versions/1", "a b/ä?#%", "infer/infer"]
     for name, data in zip(names, tasks(VECTOR, len(names))):
         learner.learn(Task(name, data), Recipe(epochs=1, batch_size=32))
-    from spacecl.serve import Limits
+    from spacecl.serving.app import Limits
 
     x = torch.randn(2, 6)
     with inside(learner, Limits()) as (port, _):
@@ -403,7 +404,7 @@ def is_closed(connection):
 
 
 def test_more_connections_than_allowed_are_closed_and_the_others_served(learner):
-    from spacecl import serve
+    from spacecl.serving import app as serve
 
     with (
         inside(learner, serve.Limits(), http=serve._impatient(60.0, 10)) as (port, _),
@@ -417,7 +418,7 @@ def test_more_connections_than_allowed_are_closed_and_the_others_served(learner)
 
 
 def test_the_bodies_of_all_requests_together_are_held_within_a_limit(learner):
-    from spacecl.desk import Desk, Limits
+    from spacecl.serving.service import Desk, Limits
 
     async def stream(size):
         yield bytes(size)
@@ -459,7 +460,7 @@ def inside(learner, limits, watched=None, **options):
     """A server in this process, so that its thread can be held up."""
     import uvicorn
 
-    from spacecl import serve
+    from spacecl.serving import app as serve
 
     app = serve.application(learner, limits, watched)
     listening = serve._listening("127.0.0.1", 0)
@@ -474,7 +475,7 @@ def inside(learner, limits, watched=None, **options):
 
 
 def test_a_full_queue_and_a_slow_answer_are_told_and_the_server_lives_on(learner):
-    from spacecl.serve import Limits
+    from spacecl.serving.app import Limits
 
     body = json.dumps({"inputs": [{"name": "input", "shape": [1, 64], "datatype": "FP32", "data": [0.0] * 64}]}).encode()
     with inside(learner, Limits(queue=2, seconds=1.0)) as (port, desk):
@@ -552,7 +553,7 @@ def test_new_tasks_are_taken_up_without_losing_a_request(tmp_path, grows):
 
 def test_a_folder_that_no_longer_fits_is_told_once_and_the_old_tasks_are_served_on(tmp_path, capfd):
     """Another method, a smaller network, and one with other tensors; then the right one again."""
-    from spacecl.serve import Limits
+    from spacecl.serving.app import Limits
 
     data = tasks(VECTOR, 2)
     learner = Learner(chain(), SPACE(variance=1.0, on_full="grow"), example_input=VECTOR)
@@ -584,7 +585,7 @@ def test_a_folder_that_no_longer_fits_is_told_once_and_the_old_tasks_are_served_
 
 
 def test_what_could_not_be_read_is_tried_again_though_the_manifest_stays(tmp_path, monkeypatch):
-    from spacecl import serve
+    from spacecl.serving import app as serve
 
     monkeypatch.setattr(serve, "EVERY", 0.05)
     data = tasks(VECTOR, 2)
@@ -612,7 +613,7 @@ def test_what_could_not_be_read_is_tried_again_though_the_manifest_stays(tmp_pat
 
 
 def test_a_task_saved_between_loading_and_watching_is_taken_up(tmp_path):
-    from spacecl.serve import Limits
+    from spacecl.serving.app import Limits
 
     learner = Learner(chain(), SPACE(variance=0.7), example_input=VECTOR)
     data = tasks(VECTOR, 2)
@@ -660,7 +661,7 @@ def test_other_machines_are_let_in_only_when_asked_and_with_a_warning(digits_run
 
     import uvicorn
 
-    from spacecl import serve
+    from spacecl.serving import app as serve
 
     monkeypatch.setattr(uvicorn.Server, "run", lambda self, sockets: sockets[0].close())
     serve.run(opened(digits_run), host, 0)
@@ -669,7 +670,7 @@ def test_other_machines_are_let_in_only_when_asked_and_with_a_warning(digits_run
 
 
 def test_without_the_extra_the_command_says_what_to_install(digits_run):
-    code = "import sys; sys.modules['fastapi'] = None; from spacecl.cli import main; sys.exit(main(sys.argv[1:]))"
+    code = "import sys; sys.modules['fastapi'] = None; from spacecl.cli.main import main; sys.exit(main(sys.argv[1:]))"
     done = subprocess.run([sys.executable, "-c", code, "serve", str(digits_run)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert 'pip install "spacecl[serve]"' in done.stderr
@@ -709,7 +710,8 @@ def test_a_picture_is_answered_by_every_task_as_the_learner_answers(server, lear
 
 def test_pictures_are_decoded_apart_from_the_thread_that_asks(learner, pictures, monkeypatch):
     """So that a large one does not hold others up; and once for all tasks that read the same shape."""
-    from spacecl import desk, serve
+    from spacecl.serving import app as serve
+    from spacecl.serving import service as desk
 
     seen, threads = desk.seen, []
     monkeypatch.setattr(desk, "seen", lambda *given: threads.append(threading.current_thread().name) or seen(*given))
@@ -732,7 +734,7 @@ def test_a_picture_of_too_many_pixels_is_refused_before_it_is_unpacked(server):
 
 
 def test_the_task_that_a_picture_is_like_is_told(learner, digits_run):
-    from spacecl.desk import _pictured
+    from spacecl.serving.service import _pictured
 
     for name in ("digits-1", "digits-2"):
         test = opened(digits_run).tasks(None)[name].test
@@ -741,7 +743,7 @@ def test_the_task_that_a_picture_is_like_is_told(learner, digits_run):
 
 
 def test_the_page_may_load_nothing_from_elsewhere(learner):
-    from spacecl.serve import Limits
+    from spacecl.serving.app import Limits
 
     with inside(learner, Limits()) as (port, _):
         assert fetched(port, "/")[1]["Content-Security-Policy"].startswith("default-src 'none'")
@@ -752,7 +754,7 @@ def test_tasks_taught_with_tensors_say_why_they_cannot_read_pictures(tmp_path):
     learner.learn(Task("numbers", tasks(VECTOR, 1)[0]), QUICK)
     pixels = np.random.default_rng(0).integers(0, 255, (60, 1, 2, 3), dtype=np.uint8)
     learner.learn(Task("pictures", Images(pixels, np.arange(60) % 3, order=torch.arange(6))), QUICK)
-    from spacecl.desk import _pictured
+    from spacecl.serving.service import _pictured
 
     found = _pictured(learner, {(1, 2, 3): pixels[:1]})
     assert "taught without spacecl.Images" in found["tasks"][0]["problem"]

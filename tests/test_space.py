@@ -9,10 +9,10 @@ from torch import nn
 
 import spacecl
 from spacecl import SPACE, Learner, Recipe, Task
-from spacecl.blueprint import tensors_of
-from spacecl.channels import trace
-from spacecl.compensation import compensated
-from spacecl.moments import collect
+from spacecl.methods.space.compensation import compensated
+from spacecl.methods.space.moments import collect
+from spacecl.structure.blueprint import tensors_of
+from spacecl.structure.channels import trace
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*too few samples.*", "ignore:.*finds no free channel.*")
 
@@ -181,6 +181,6 @@ def test_the_spectrum_of_tied_channels_is_told_in_channels():
 
 
 def test_the_published_choices_are_written_down_alike_in_both_places():
-    from spacecl.benchmarks.presets import PUBLISHED
+    from spacecl.data.benchmarks.presets import PUBLISHED
 
     assert SPACE.paper() == SPACE(variance=0.99, **PUBLISHED)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from spacecl.spectrum import analyse, pivot, pseudo_inverse, regress, share
+from spacecl.methods.space.spectrum import analyse, pivot, pseudo_inverse, regress, share
 
 
 def filters_by_the_paper(activations: np.ndarray, core: int, threshold: float, projection: bool = True) -> int:

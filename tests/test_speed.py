@@ -18,12 +18,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from spacecl import SPACE, Learner, Recipe, Task
-from spacecl.blueprint import laid_out, protect_gradients, tensors_of
-from spacecl.channels import trace
-from spacecl.costs import _Watch, multiply_adds
-from spacecl.moments import collect
-from spacecl.tasks import Data
-from spacecl.training import Trainer, hold
+from spacecl.data.task_data import Data
+from spacecl.learning.freezing import hold
+from spacecl.learning.trainer import Trainer
+from spacecl.methods.space.moments import collect
+from spacecl.runs.costs import _Watch, multiply_adds
+from spacecl.structure.blueprint import tensors_of
+from spacecl.structure.channels import trace
+from spacecl.structure.memory_format import laid_out, protect_gradients
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*too few samples.*", "ignore:.*finds no free channel.*")
 
@@ -122,7 +124,7 @@ class Strided(Viewing):
 
 
 def test_a_model_that_computes_something_else_channels_last_is_not_trained_so():
-    from spacecl.door import _takes_channels_last
+    from spacecl.structure.validate import _takes_channels_last
 
     assert not _takes_channels_last(Strided().eval(), IMAGE)
     assert _takes_channels_last(ConvNet().eval(), IMAGE)
@@ -174,7 +176,7 @@ def test_narrow_strided_convolutions_are_trained_without_corrupting_memory(isa, 
 SMALL_3D = """
 import torch
 from torch import nn
-from spacecl.blueprint import protect_gradients
+from spacecl.structure.memory_format import protect_gradients
 layer = nn.Conv3d(16, 16, 6, stride=2, padding=3)
 for _ in range(20):
     with protect_gradients(layer):

@@ -14,11 +14,11 @@ from PIL import Image
 from test_data import REAL
 
 from spacecl import ConfigError, DataError, Learner
-from spacecl.benchmarks import sources
-from spacecl.benchmarks.networks import CNN, NETWORKS, ResNet18
-from spacecl.benchmarks.presets import BENCHMARKS
-from spacecl.benchmarks.streams import stream
-from spacecl.tasks import Data, check_whole
+from spacecl.data import sources
+from spacecl.data.benchmarks.networks import CNN, NETWORKS, ResNet18
+from spacecl.data.benchmarks.presets import BENCHMARKS
+from spacecl.data.benchmarks.streams import stream
+from spacecl.data.task_data import Data, check_whole
 
 ROOT = Path(__file__).parent.parent
 
@@ -276,8 +276,8 @@ def test_the_networks_are_those_of_the_paper():
 
 @pytest.mark.parametrize("name", [*BENCHMARKS])
 def test_the_method_of_every_recipe_fits_the_benchmarks_network(name):
-    from spacecl import config
-    from spacecl.benchmarks.presets import BENCHMARKS
+    from spacecl.data.benchmarks.presets import BENCHMARKS
+    from spacecl.runs import config
 
     shape = {"mlp": (784,), "mlp-small": (64,)}.get(BENCHMARKS[name].model, (3, 32, 32))
     for recipe in ("paper", "fast"):

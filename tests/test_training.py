@@ -8,8 +8,9 @@ from models import chain, tasks
 from torch import nn
 
 from spacecl import ConfigError, Recipe
-from spacecl.tasks import Data
-from spacecl.training import Trainer, evaluate, make_optimizer, make_schedule
+from spacecl.data.task_data import Data
+from spacecl.learning.optimizers import make_optimizer, make_schedule
+from spacecl.learning.trainer import Trainer, evaluate
 
 
 def rates(recipe, steps):
@@ -117,7 +118,7 @@ def test_a_plateau_divides_the_rate_when_the_validation_loss_has_not_fallen_and_
     trainer = Trainer(Fabric(accelerator="cpu", devices=1), recipe, seed=0)
     data = Data((x, y), "data")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("spacecl.training.score", lambda *_: (0.5, next(losses)))
+        patch.setattr("spacecl.learning.trainer.score", lambda *_: (0.5, next(losses)))
         rows = trainer.fit(chain(), data, data)
     rates = [row["lr"] for row in rows]
     assert rates[:7] == [0.01] * 7
@@ -131,7 +132,7 @@ def test_steps_divide_by_what_the_recipe_says():
 
 
 def test_the_score_is_accuracy_and_mean_cross_entropy():
-    from spacecl.training import score
+    from spacecl.learning.trainer import score
 
     x, y = torch.randn(300, 6), torch.arange(300) % 3
     module = chain()

@@ -4,7 +4,9 @@ import json
 
 import pytest
 
-from spacecl import ConfigError, cli, config, run, tune
+from spacecl import ConfigError
+from spacecl.cli import main as cli
+from spacecl.runs import config, run, tune
 
 GIVEN = {"benchmark": "permuted-digits", "method": "ewc", "tasks": 2, "limit": 20, "device": "cpu"}
 SHORT = {"train": {"epochs": 1, "retrain_epochs": 0}}

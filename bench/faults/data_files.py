@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from spacecl.benchmarks import cache
+from spacecl.data import cache
 
 from . import datasets
 from .guard import run_guarded
@@ -260,7 +260,7 @@ def _base() -> tempfile.TemporaryDirectory[str]:
 
 
 def _folder(root: Path, kind: Kind) -> Path:
-    from spacecl.benchmarks.catalogue import DATASETS
+    from spacecl.data.catalogue import DATASETS
 
     return root / DATASETS[kind.name].folders[0] if kind.name else root / "own"
 
@@ -338,8 +338,8 @@ Found = list[tuple[np.ndarray, np.ndarray, Facts]]  # pixels, labels and facts
 
 def _load(root: Path, made: Kind) -> Found:
     """Read a dataset as `spacecl run` does."""
-    from spacecl.benchmarks.sources import load
-    from spacecl.benchmarks.streams import stream
+    from spacecl.data.benchmarks.streams import stream
+    from spacecl.data.sources import load
 
     if made.name:
         found = load(made.name, root)

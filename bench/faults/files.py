@@ -23,8 +23,8 @@ from typing import Any
 import torch
 
 from spacecl import Learner, Recipe, SpaceError, Task, store
-from spacecl.benchmarks.networks import NETWORKS
-from spacecl.cli import main
+from spacecl.cli.main import main
+from spacecl.data.benchmarks.networks import NETWORKS
 
 from . import data_files
 from .guard import run_guarded
@@ -336,7 +336,7 @@ def _checkpoint(bench: _Bench, place: Path, draw: random.Random) -> str:
 
 def _settings(bench: _Bench, place: Path, draw: random.Random) -> str:
     """A TOML file, edited or damaged; the run is stopped before it trains."""
-    from spacecl import config
+    from spacecl.runs import config
 
     place.mkdir()
     values = edit({**json.loads((bench.good / "config.json").read_text()), "later": [{"from": 2, "lr": 0.01}]}, draw)

@@ -138,7 +138,7 @@ def _arguments(folder: Path, method: str) -> list[str]:
 
 def _warm(place: Path) -> None:
     """Import all that a run needs, here, by one run."""
-    from spacecl.cli import main
+    from spacecl.cli.main import main
 
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -198,7 +198,7 @@ def _run_forked(folder: Path, method: str, errors: Path, sent: signal.Signals | 
         os.dup2(output, 2)
         sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
         done = _watch_operations(folder, sent, step)
-        from spacecl.cli import main
+        from spacecl.cli.main import main
 
         warnings.simplefilter("ignore")
         try:
@@ -277,7 +277,7 @@ def _count_committed(folder: Path) -> int:
 
 def _content(folder: Path) -> dict[str, Any]:
     """Everything that a run left behind and that must not depend on when it was killed."""
-    from spacecl.opened import opened
+    from spacecl.runs.open_run import opened
 
     learner = opened(folder).learner()
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.name != ".lock")

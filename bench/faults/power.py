@@ -19,15 +19,15 @@ import numpy as np
 import torch
 
 from spacecl import SPACE, Learner, Recipe, Task, disk, store
-from spacecl.benchmarks import cache
-from spacecl.benchmarks.formats import Decoded
-from spacecl.checkpoint import Epoch, Keeper, PhaseState, randomness
-from spacecl.config import resolve
-from spacecl.folder import alone, begin, compare, settings_in, tasks_of
-from spacecl.journal import Journal, read_rows
-from spacecl.run import _learner
-from spacecl.run import run as run_tasks
-from spacecl.tasks import check_whole
+from spacecl.data import cache
+from spacecl.data.readers import Decoded
+from spacecl.data.task_data import check_whole
+from spacecl.learning.checkpoints import Epoch, Keeper, PhaseState, randomness
+from spacecl.runs.config import resolve
+from spacecl.runs.metrics_log import Journal, read_rows
+from spacecl.runs.run import _learner
+from spacecl.runs.run import run as run_tasks
+from spacecl.runs.run_folder import alone, begin, compare, settings_in, tasks_of
 
 from .guard import run_guarded
 from .outcome import Outcome

@@ -110,7 +110,7 @@ def make_questions(folder: Path, count: int, draw: random.Random) -> list[Questi
     """Rows for both tasks, as JSON and as binary data."""
     import torch
 
-    from spacecl.opened import opened
+    from spacecl.runs.open_run import opened
 
     learner, found = opened(folder).learner(), []
     threads = torch.get_num_threads()

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .compression import compress
+    from .data.images import Images
+    from .data.task import Task
     from .errors import (
         ConfigError,
         DataError,
@@ -18,22 +20,20 @@ if TYPE_CHECKING:
         TrainingError,
         UnsupportedModelError,
     )
-    from .images import Images
+    from .inference.task_inference import Identified, Inferred
     from .learner import Learner
-    from .likeness import Identified, Inferred
+    from .learning.recipe import Recipe
+    from .learning.record import TaskRecord
+    from .learning.state import Method
     from .methods.ewc import EWC
     from .methods.finetune import FineTune
     from .methods.hat import HAT
     from .methods.joint import Joint
     from .methods.lwf import LwF
     from .methods.packnet import PackNet
-    from .methods.space import SPACE
+    from .methods.space.method import SPACE
     from .methods.stl import STL
     from .methods.ucb import UCB
-    from .recipe import Recipe
-    from .record import TaskRecord
-    from .state import Method
-    from .tasks import Task
 
 __version__ = "0.1.0"
 
@@ -50,22 +50,22 @@ _ROOMS = {
         "TrainingError",
         "UnsupportedModelError",
     ),
-    "images": ("Images",),
+    "data.images": ("Images",),
     "learner": ("Learner",),
-    "likeness": ("Identified", "Inferred"),
+    "inference.task_inference": ("Identified", "Inferred"),
     "methods.ewc": ("EWC",),
     "methods.finetune": ("FineTune",),
     "methods.hat": ("HAT",),
     "methods.joint": ("Joint",),
     "methods.lwf": ("LwF",),
     "methods.packnet": ("PackNet",),
-    "methods.space": ("SPACE",),
+    "methods.space.method": ("SPACE",),
     "methods.stl": ("STL",),
     "methods.ucb": ("UCB",),
-    "recipe": ("Recipe",),
-    "record": ("TaskRecord",),
-    "state": ("Method",),
-    "tasks": ("Task",),
+    "learning.recipe": ("Recipe",),
+    "learning.record": ("TaskRecord",),
+    "learning.state": ("Method",),
+    "data.task": ("Task",),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 

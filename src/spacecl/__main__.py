@@ -3,7 +3,7 @@
 import sys
 
 try:
-    from .cli import main
+    from .cli.main import main
 
     sys.exit(main())
 except KeyboardInterrupt:  # while importing; main() has its own words

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from .core import Core
+from .data.task import Source, Task
 from .learner import Learner
+from .learning.core import Core
+from .learning.recipe import Recipe
+from .learning.record import Job, TaskRecord
 from .methods import SPACE
 from .progress import Progress
-from .recipe import Recipe
-from .record import Job, TaskRecord
-from .tasks import Source, Task
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

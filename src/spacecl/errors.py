@@ -45,6 +45,11 @@ class SpaceWarning(UserWarning):
     """Something works, but not as well as it could; the message says what to do about it."""
 
 
+def first_line(error: BaseException) -> str:
+    """What an exception says, without the lines that only its author needs."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
 def warn_user(message: str) -> None:
     """Warn of something that works, but not as well as it could, at the line of the user's code that led to it."""
     frame, level = sys._getframe(1), 2

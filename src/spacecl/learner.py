@@ -18,25 +18,26 @@ import torch
 from torch import Tensor, nn
 
 from . import store
-from .blueprint import ask, rebuild, repeated
-from .checkpoint import Keeper
-from .core import Core
-from .door import admit, check_model
-from .errors import ConfigError, DataError, SpaceError, SpaceWarning, StoreError, TaskError
-from .graph import first_line
-from .likeness import SAMPLES, Identified, Inferred, accepts, bounds, features, scores, signature
+from .data.task import CLASSES, Source, Task
+from .data.task import INFER as INFER
+from .data.task_data import Data, check_input, prepare
+from .errors import ConfigError, DataError, SpaceError, SpaceWarning, StoreError, TaskError, first_line
+from .inference.task_inference import SAMPLES, Identified, Inferred, accepts, bounds, features, scores, signature
+from .learning.checkpoints import Keeper
+from .learning.core import Core
+from .learning.recipe import Recipe
+from .learning.record import Job, Picture, TaskRecord
+from .learning.saved import SavedLearner, compare_tensors, example_input, given_tensors, restored, written
+from .learning.state import Method as Method
+from .learning.state import State
+from .learning.trainer import Row, Trainer, evaluate
 from .methods import METHODS, SPACE
 from .progress import Progress
-from .recipe import Recipe
-from .record import Job, Picture, TaskRecord
-from .rules import check_flag, check_path, file_errors, is_whole, show
-from .saved import SavedLearner, compare_tensors, example_input, given_tensors, restored, written
 from .seeds import seeded, task_seed
-from .state import Method as Method
-from .state import State
-from .tasks import CLASSES, Data, Source, Task, check_input, prepare
-from .tasks import INFER as INFER
-from .training import Row, Trainer, evaluate
+from .structure.blueprint import rebuild, repeated
+from .structure.memory_format import ask
+from .structure.validate import admit, check_model
+from .validation import check_flag, check_path, file_errors, is_whole, show
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -526,7 +527,7 @@ class Learner:
         `cats.json` beside it; `format` names one for a file that ends otherwise. Batch norms are folded into the layers
         before them where they can be, unless `fold=False`. `int8`, inputs to calibrate by, makes an ONNX file one of bytes.
         """
-        from .export import export
+        from .export.export import export
 
         file = check_path("file", file)
         check_flag("fold", fold)

@@ -24,8 +24,7 @@ from torch import Tensor
 
 from . import disk
 from .documents import LARGEST_DOCUMENT, RESTORE, Count, FileName, Sha256, load_json, parse_document, read_bytes
-from .errors import SpaceError, StoreError
-from .graph import first_line
+from .errors import SpaceError, StoreError, first_line
 
 FORMAT = 2
 MANIFEST = "spacecl.json"

@@ -6,7 +6,7 @@ from .hat import HAT
 from .joint import Joint
 from .lwf import LwF
 from .packnet import PackNet
-from .space import SPACE
+from .space.method import SPACE
 from .stl import STL
 from .ucb import UCB
 

@@ -11,15 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..blueprint import ask, protect_gradients
-from ..channels import Channels, Tensors
-from ..core import Core
 from ..errors import TrainingError
-from ..processes import summed
-from ..recipe import Recipe
-from ..record import Job, told
-from ..rules import number, settle, whole
-from ..training import Loss, cross_entropy
+from ..learning.core import Core
+from ..learning.distributed import summed
+from ..learning.recipe import Recipe
+from ..learning.record import Job, told
+from ..learning.trainer import Loss, cross_entropy
+from ..structure.channels import Channels, Tensors
+from ..structure.memory_format import ask, protect_gradients
+from ..validation import number, settle, whole
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..channels import Channels
-from ..core import Core
-from ..recipe import Recipe
-from ..record import Job, told
+from ..learning.core import Core
+from ..learning.recipe import Recipe
+from ..learning.record import Job, told
+from ..structure.channels import Channels
 
 
 @dataclass(frozen=True)

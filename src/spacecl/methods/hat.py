@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from ..channels import Channels
-from ..core import Core
-from ..recipe import Recipe
-from ..record import Job, told
-from ..rules import number, settle
-from ..training import cross_entropy, hold
+from ..learning.core import Core
+from ..learning.freezing import hold
+from ..learning.recipe import Recipe
+from ..learning.record import Job, told
+from ..learning.trainer import cross_entropy
+from ..structure.channels import Channels
+from ..validation import number, settle
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..channels import Channels
-from ..core import Core
+from ..data.task import Batch
+from ..data.task_data import Data
 from ..errors import DataError
-from ..recipe import Recipe
-from ..record import Job, told
-from ..tasks import Batch, Data
-from ..training import score
+from ..learning.core import Core
+from ..learning.recipe import Recipe
+from ..learning.record import Job, told
+from ..learning.trainer import score
+from ..structure.channels import Channels
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..blueprint import ask
-from ..channels import Channels
-from ..core import Core
-from ..recipe import Recipe
-from ..record import Job, told
-from ..rules import number, settle, whole
-from ..training import score
+from ..learning.core import Core
+from ..learning.recipe import Recipe
+from ..learning.record import Job, told
+from ..learning.trainer import score
+from ..structure.channels import Channels
+from ..structure.memory_format import ask
+from ..validation import number, settle, whole
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..channels import Channels
-from ..core import FREE, Core
 from ..errors import FullError
-from ..graph import layer_of
-from ..recipe import Recipe
-from ..record import Job, told
-from ..rules import number, settle
-from ..training import hold
+from ..learning.core import FREE, Core
+from ..learning.freezing import hold
+from ..learning.recipe import Recipe
+from ..learning.record import Job, told
+from ..structure.channels import Channels
+from ..structure.graph import layer_of
+from ..validation import number, settle
 
 
 @dataclass(frozen=True)

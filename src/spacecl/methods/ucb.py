@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from ..channels import Channels
-from ..core import Core
-from ..recipe import Recipe
-from ..record import Job, told
-from ..rules import number, settle, whole
+from ..learning.core import Core
+from ..learning.recipe import Recipe
+from ..learning.record import Job, told
+from ..structure.channels import Channels
+from ..validation import number, settle, whole
 
 
 @dataclass(frozen=True)

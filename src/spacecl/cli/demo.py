@@ -1,0 +1,33 @@
+"""`spacecl demo`: five small tasks, SPACE beside plain fine-tuning."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from .terminal import positive
+
+
+def add_command(commands: Any) -> None:
+    demo = commands.add_parser(
+        "demo",
+        help="five small tasks, SPACE beside plain fine-tuning, in about a minute",
+        description="Learn five tasks in a row (handwritten digits, the pixels of each task in an order of its own), once with "
+        "SPACE and once with plain fine-tuning. Show what each still knows, and save the network that SPACE taught.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    demo.add_argument("--out", default="spacecl-demo", metavar="DIR", help="where to save the model")
+    demo.add_argument("--tasks", type=positive, default=5, metavar="N", help="how many tasks to learn")
+    demo.add_argument(
+        "--variance", type=float, default=0.97, metavar="X", help="share of variance that new filters must explain"
+    )
+    demo.add_argument("--epochs", type=positive, default=30, metavar="N", help="epochs of training per task")
+    demo.add_argument("--seed", type=int, default=0, metavar="N", help="the same seed gives the same bits")
+    demo.add_argument("--quiet", action="store_true", help="no progress bars")
+
+
+def run_command(options: argparse.Namespace) -> int:
+    from ..runs import demo
+
+    demo.run(options.out, options.tasks, options.variance, options.epochs, options.seed, False if options.quiet else None)
+    return 0

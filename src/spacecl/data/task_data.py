@@ -1,0 +1,270 @@
+"""A task's data as batches, in whatever form users have them; checked before any training."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
+
+from ..errors import DataError, first_line
+from ..structure.blueprint import unusual_kind
+from .images import Images
+from .task import Batch, Source, Task
+
+
+class Batches(Protocol):
+    """What can be trained on: examples in batches, again and again."""
+
+    def batches(self, size: int, order: torch.Generator | None = None) -> Iterator[Batch]: ...
+
+    def finish(self, x: Tensor) -> Tensor: ...
+
+    def steps(self, size: int) -> int: ...
+
+    def generators(self) -> list[torch.Generator]: ...
+
+
+class Data:
+    """A task's examples as batches: tensors and images are indexed, datasets and loaders are read through a DataLoader."""
+
+    def __init__(self, source: Source, what: str):
+        self.what = what
+        self.tensors: Batch | None = None
+        self.images: Images | None = None
+        self.loader: DataLoader | None = None
+        self.dataset: Dataset | None = None
+        if isinstance(source, TensorDataset) and len(getattr(source, "tensors", ())) == 2:
+            source = source.tensors  # type: ignore[assignment]
+        kind = source.dataset if isinstance(source, DataLoader) else source
+        if isinstance(kind, IterableDataset):
+            raise DataError(f"{what}: a dataset that can only be iterated cannot be used. Give one that can be indexed.")
+        if isinstance(source, Images):
+            self.images = source
+        elif isinstance(source, DataLoader):
+            self.loader = source
+        elif isinstance(source, Dataset):
+            self.dataset = source
+        elif isinstance(source, (tuple, list)) and len(source) == 2:
+            self.tensors = _tensor(source[0], f"{what}: the inputs").detach(), _tensor(source[1], f"{what}: the labels")
+        else:
+            raise DataError(f"{what}: expected a pair (x, y), Images, a Dataset or a DataLoader; got {type(source).__name__}.")
+
+    def __len__(self) -> int:
+        if self.tensors is not None:
+            return len(self.tensors[0])
+        if self.images is not None:
+            return len(self.images)
+        source = self.dataset if self.loader is None else self.loader.dataset
+        if not hasattr(source, "__len__"):
+            raise DataError(f"{self.what}: a dataset without a length cannot be used. Give one that can be indexed.")
+        return len(source)  # type: ignore[arg-type]
+
+    @property
+    def source(self) -> Source:
+        """The examples in a form that tasks take."""
+        found = next(s for s in (self.tensors, self.images, self.loader, self.dataset) if s is not None)
+        return found
+
+    def batches(self, size: int, order: torch.Generator | None = None) -> Iterator[Batch]:
+        """All examples in batches, shuffled by `order` if given; a loader keeps its own batches and order.
+
+        Images come as bytes: `finish` makes them numbers where they have been moved to.
+        """
+        if self.loader is not None:
+            yield from self.loader
+            return
+        count = len(self)
+        if not count:
+            return
+        indices = torch.arange(count) if order is None else torch.randperm(count, generator=order)
+        if self.dataset is not None:
+            yield from DataLoader(Subset(self.dataset, indices.tolist()), batch_size=size, collate_fn=self._collate)
+        elif self.tensors is not None and order is None:
+            yield from zip(*(tensor.split(size) for tensor in self.tensors))
+        else:
+            yield from (self.rows(part) for part in indices.split(size))
+
+    def rows(self, indices: Tensor) -> Batch:
+        """Some examples, by number; not to be had from a loader."""
+        if self.images is not None:
+            return self.images.batch(indices)
+        if self.tensors is not None:
+            return self.tensors[0][indices], self.tensors[1][indices]
+        assert self.dataset is not None
+        return self._collate([self.dataset[index] for index in indices.tolist()])
+
+    def _collate(self, examples: list[Any]) -> Any:
+        """Single examples as a batch."""
+        try:
+            return default_collate(examples)
+        except (TypeError, ValueError, RuntimeError, KeyError) as error:
+            raise DataError(f"{self.what}: the examples cannot be put into one batch: {first_line(error)}") from error
+
+    def finish(self, x: Tensor) -> Tensor:
+        """A batch's inputs as the network reads them."""
+        return x if self.images is None else self.images.finish(x)
+
+    def steps(self, size: int) -> int:
+        return len(self.loader) if self.loader is not None else -(-len(self) // size)
+
+    def split(self, share: float, generator: torch.Generator) -> tuple[Data, Data]:
+        """Two parts of the data: the rest, and a share of it at random."""
+        if self.loader is not None:
+            raise DataError(f"{self.what}: a DataLoader cannot be split. Give validation data with valid=...")
+        order = torch.randperm(len(self), generator=generator)
+        cut = max(1, round(share * len(order)))
+        parts = order[cut:].sort().values, order[:cut].sort().values
+        rest: Data
+        if self.images is not None:
+            rest, part = (Data(self.images.subset(i), self.what) for i in parts)
+        elif self.tensors is not None:
+            x, y = self.tensors
+            rest, part = (Data((x[i], y[i]), self.what) for i in parts)
+        else:
+            rest, part = (Data(Subset(self.dataset, i.tolist()), self.what) for i in parts)  # type: ignore[arg-type]
+        return rest, part
+
+    def check(self, example: Tensor, least: int = 2) -> int:
+        """Look at every example once; raise what is wrong with them, or return the largest label."""
+        if self.tensors is not None and (self.tensors[1].dim() != 1 or self.tensors[0].shape[:1] != self.tensors[1].shape):
+            count, shape = self.tensors[0].shape[0] if self.tensors[0].dim() else "no", tuple(self.tensors[1].shape)
+            raise DataError(f"{self.what}: {count} inputs, but labels of shape {shape}; give one label per input.")
+        largest, lowest, seen = -1, 0, 0
+        for x, y in self._readable(self._to_check()):
+            problem = _problem(x, y, example, seen)
+            if problem is None and self.images is None and len(x) != len(y):
+                problem = f"{len(x)} inputs, but {len(y)} labels in one batch; give one label per input."
+            if problem:
+                raise DataError(f"{self.what}: {problem}")
+            y = y.to(torch.int64)
+            if not len(y):
+                continue
+            largest, lowest, seen = max(largest, int(y.max())), min(lowest, int(y.min())), seen + len(y)
+        if seen < least:
+            raise DataError(f"{self.what}: {seen} examples; at least {least} are needed.")
+        if lowest < 0:
+            raise DataError(f"{self.what}: the label {lowest} is negative; labels count from 0.")
+        return largest
+
+    def generators(self) -> list[torch.Generator]:
+        """Those that a loader of the user's draws from, beside torch's own."""
+        parts = () if self.loader is None else (self.loader, self.loader.sampler, self.loader.batch_sampler)
+        found = [getattr(part, "generator", None) for part in parts]
+        return list({id(generator): generator for generator in found if isinstance(generator, torch.Generator)}.values())
+
+    def first(self) -> Tensor:
+        """The inputs of the first batch."""
+        batch = next(self._readable(self.batches(1)), None)
+        if batch is None:
+            raise DataError(f"{self.what}: there are no examples.")
+        if not isinstance(batch[0], Tensor):
+            raise DataError(f"{self.what}: inputs must be tensors; got {type(batch[0]).__name__}.")
+        return batch[0]
+
+    def _to_check(self) -> Iterator[Any]:
+        """All examples in batches; of images, which cannot hold NaN, one input stands for all."""
+        if self.images is None:
+            yield from self.batches(4096)
+        elif len(self):
+            yield self.finish(self.images.batch([0])[0]), self.images.targets
+
+    def _readable(self, batches: Iterator[Any]) -> Iterator[Batch]:
+        """Batches that are pairs; what the user's own dataset raises while it is read is left as it is."""
+        for batch in batches:
+            if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+                count = f"{len(batch)} values" if isinstance(batch, (tuple, list)) else f"a {type(batch).__name__}"
+                raise DataError(f"{self.what}: a batch holds {count}; expected a pair (x, y).")
+            yield batch[0], batch[1]
+
+
+def prepare(task: Task, example: Tensor, generator: torch.Generator) -> tuple[Data, Data, int]:
+    """A task's training and validation data and its number of classes, checked."""
+    train = Data(task.train, f"Task {task.name!r}, train")
+    valid = None if task.valid is None else Data(task.valid, f"Task {task.name!r}, valid")
+    largest = train.check(example)
+    if valid is None:
+        train, valid = train.split(0.1, generator)
+        if len(train) < 2:
+            raise DataError(f"Task {task.name!r}: {len(train)} examples are left to train on. Give more, or validation data.")
+    else:
+        largest = max(largest, valid.check(example, least=1))
+    classes, count = task.class_count(largest), len(train) + len(valid)
+    if task.classes is None and classes > count:  # a wrong label must not make a head of a million classes
+        raise DataError(
+            f"Task {task.name!r}: the label {largest} asks for {classes:,} classes, but there are {count:,} examples, so most "
+            "classes would have none. Number the task's own classes from 0, or give classes=..."
+        )
+    if largest >= classes:
+        raise DataError(
+            f"Task {task.name!r}: the label {largest} is outside its {classes} classes, 0 to {classes - 1}. "
+            "Number the task's own classes from 0, or give classes=..."
+        )
+    return train, valid, classes
+
+
+def check_whole(task: Task, example: Tensor) -> dict[str, int]:
+    """Look at all of a task's data, test data included, before anything is trained; how many examples and classes it has."""
+    train, valid, classes = prepare(task, example, torch.Generator().manual_seed(0))
+    test = Data(task.test, f"Task {task.name!r}, test")  # type: ignore[arg-type]
+    largest = test.check(example, least=1)
+    if largest >= classes:
+        raise DataError(f"Task {task.name!r}, test: the label {largest} is outside its {classes} classes, 0 to {classes - 1}.")
+    return {"classes": classes, "train": len(train), "valid": len(valid), "test": len(test)}
+
+
+def fingerprint(source: Source | None) -> str | None:
+    """A short mark of some data: of all labels and some of the inputs, or of the count alone where each must be read."""
+    if source is None:
+        return None
+    data, found = Data(source, "data"), hashlib.sha256()
+    found.update(str(len(data)).encode())
+    some = torch.linspace(0, max(0, len(data) - 1), min(64, len(data))).long()
+    if data.images is not None:
+        images = data.images
+        found.update(repr((images.mean, images.std, images.shape)).encode())
+        pieces = [images.targets, images.batch(some)[0], *([] if images.order is None else [images.order])]
+    else:
+        pieces = [] if data.tensors is None else [data.tensors[1], data.tensors[0][some]]
+    for piece in pieces:
+        found.update(piece.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()[:16]
+
+
+def check_input(x: Tensor, example: Tensor, first: int = 0) -> str | None:
+    """What is wrong with a batch of inputs, rows `first` on, for a model that takes `example`, or None."""
+    if not isinstance(x, Tensor):
+        return f"inputs must be tensors; got {type(x).__name__}. Convert them, for instance with torch.as_tensor."
+    kind = unusual_kind(x)
+    if kind:
+        return f"inputs are {kind}. Give plain tensors of numbers."
+    if x.shape[1:] != example.shape[1:]:
+        return f"inputs have shape {tuple(x.shape[1:])}, but the model's example input has {tuple(example.shape[1:])}."
+    if x.is_floating_point() != example.is_floating_point():
+        return f"inputs are {x.dtype}, but the model's example input is {example.dtype}. Convert and scale them."
+    if x.is_floating_point() and not bool(torch.isfinite(x).all()):
+        bad = first + int((~torch.isfinite(x.flatten(1)).all(1)).nonzero()[0])
+        return f"the input in row {bad} holds NaN or infinite values. Remove or repair it."
+    return None
+
+
+def _problem(x: Any, y: Any, example: Tensor, first: int) -> str | None:
+    kind = unusual_kind(y) if isinstance(y, Tensor) else None
+    if kind or not isinstance(y, Tensor) or y.is_floating_point() or y.dtype == torch.bool or y.dim() != 1:
+        shape = f"{kind or y.dtype} of shape {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
+        return f"labels must be whole numbers, one per example; got {shape}."
+    return check_input(x, example, first)
+
+
+def _tensor(values: Any, what: str) -> Tensor:
+    try:
+        tensor = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise DataError(f"{what} cannot be made a tensor: {error}") from error
+    kind = unusual_kind(tensor)
+    if kind:
+        raise DataError(f"{what} are {kind}. Give plain tensors of numbers.")
+    return tensor

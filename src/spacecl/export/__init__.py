@@ -1,0 +1,1 @@
+"""A task's network as a file for other programs."""

@@ -1,0 +1,1 @@
+"""Inferring which task an input belongs to."""

@@ -1,0 +1,1 @@
+"""Learning a task: the recipe, the one training loop, checkpoints, and the core of what is committed."""

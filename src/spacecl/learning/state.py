@@ -1,0 +1,73 @@
+"""What a learner knows, as one value that is replaced in one step; and what a method is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import nn
+
+from ..data.task_data import Data
+from ..errors import TaskError
+from ..structure.channels import Channels
+from ..validation import show
+from .core import Core
+from .recipe import Recipe
+from .record import Job, TaskRecord
+
+
+class Method(Protocol):
+    """What a continual-learning method is: hyperparameters, a check, and a way to learn one task more."""
+
+    forgets: ClassVar[bool]  # whether learning a task may change the networks of earlier ones
+    needs_data: ClassVar[bool]  # whether the data of earlier tasks are needed to learn one more
+
+    def check(self, channels: Channels) -> None:
+        """Raise ConfigError if these hyperparameters do not fit the model."""
+
+    def plan(self, recipe: Recipe, number: int) -> dict[str, int]:
+        """The epochs of every phase of learning a task when so many have been learned before it."""
+
+    def learn(self, core: Core, job: Job) -> tuple[Core, dict[str, Any]]:
+        """Return the core with the task committed, and fields of its TaskRecord. The core given is never changed."""
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """All that a learner knows at one moment.
+
+    A learner replaces its state in one assignment, and whoever queries it takes the state once, at the start. So neither a
+    thread nor an interrupt can meet the tasks of one moment with the networks of another.
+    """
+
+    method: Method
+    core: Core
+    records: Mapping[str, TaskRecord] = field(default_factory=dict)  # in the order of learning
+    data: Mapping[str, tuple[Data, Data]] = field(default_factory=dict)  # of learned tasks, for a method that needs them
+    # Built on demand from this core, and gone with it: `dataclasses.replace` begins with none.
+    networks: dict[str, nn.Module] = field(default_factory=dict, init=False)
+
+    def number(self, task: str) -> int:
+        """The place of a task in the order of learning."""
+        if not isinstance(task, str) or task not in self.records:
+            raise TaskError(f"No such task: {show(task)}. {self.list_tasks()}")
+        return list(self.records).index(task)
+
+    def list_tasks(self) -> str:
+        """A sentence that names the tasks, for error messages."""
+        return f"The tasks are: {', '.join(self.records)}." if self.records else "No task has been learned yet."
+
+    def network(self, task: str, device: torch.device) -> nn.Module:
+        """A task's network, built when it is first needed; two threads that need it at once get the same one."""
+        if not isinstance(task, str) or task not in self.networks:
+            return self.networks.setdefault(task, self.core.network(self.number(task)).to(device))
+        return self.networks[task]
+
+    def with_networks_of(self, other: State) -> State:
+        """Take over the networks of another state that are the same to the bit, by their digests; returns this state."""
+        for name, network in dict(other.networks).items():
+            if name in self.records and self.records[name].digest == other.records[name].digest:
+                self.networks[name] = network
+        return self

@@ -1,0 +1,1 @@
+"""SPACE: structured compression and sharing of representational space (Saha, Garg, Ankit, Roy 2020)."""

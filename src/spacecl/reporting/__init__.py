@@ -1,0 +1,1 @@
+"""Reports: many results read together, figures, and one page of HTML."""

@@ -1,0 +1,1 @@
+"""A server that answers for every task over HTTP."""

@@ -1,0 +1,91 @@
+"""A model's exported graph, and where in the user's code each of its operations stands."""
+
+from __future__ import annotations
+
+import copy
+import fnmatch
+import os
+import re
+import warnings
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+from torch.fx import Node
+
+from .. import errors
+from ..errors import UnsupportedModelError, first_line
+
+
+def export(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
+    """The model's graph on two copies of the first example, or an error that says where its Python gets in the way."""
+    probe = example[:1].repeat(2, *[1] * (example.dim() - 1))
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what the exporter finds unusual is either served here or refused with a reason
+            return torch.export.export(copy.deepcopy(model), (probe,))  # what forward() stores in itself stays in the copy
+    except Exception as error:
+        raise UnsupportedModelError(
+            f"The model cannot be traced with an input of shape {tuple(probe.shape)}: "
+            f"{type(error).__name__}: {first_line(error)}{source_of_exception(error)}\n"
+            "Check that model(example_input) runs, and that forward() does not branch on the values of tensors."
+        ) from error
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Whether a dotted layer name is one of `patterns`, matches one as a wildcard, or lies inside one.
+
+    >>> matches("blocks.0.attn.proj", ["blocks.*.attn"]), matches("conv1", ["conv2"])
+    (True, False)
+    """
+    parents = [name]
+    while "." in parents[-1]:
+        parents.append(parents[-1].rpartition(".")[0])
+    return any(fnmatch.fnmatchcase(parent, pattern) for pattern in patterns for parent in parents)
+
+
+def layer_of(weight: str) -> str:
+    """The dotted name of the layer that a weight makes: `conv1` for `conv1.weight`; a loose parameter has its own name."""
+    return weight.removesuffix(".weight")
+
+
+def module_of(tensor: str) -> str:
+    """The dotted name of the module that holds a tensor."""
+    return tensor.rpartition(".")[0]
+
+
+def layers_of(node: Node) -> list[tuple[str, str]]:
+    """The layers that an operation runs in, outermost first, as (dotted name, type); the model itself has no name."""
+    stack = (node.meta.get("nn_module_stack") or {}).values()
+    return [(path, kind if isinstance(kind, str) else kind.__qualname__) for path, kind in stack]
+
+
+def place_of(node: Node) -> str:
+    """The layer that runs an operation, as `stem.3 (Conv2d)`, or `forward() (Net)` for the model itself."""
+    path, kind = (layers_of(node) or [("", "")])[-1]
+    return f"{path or 'forward()'} ({kind.rpartition('.')[2]})"
+
+
+def source_of(node: Node) -> str:
+    """Where the user's own code called an operation, as ` (model.py, line 31: x.view(-1, 1024))`."""
+    frames = re.findall(r'File "([^"]+)", line (\d+), in .*\n\s*(.*)', node.meta.get("stack_trace") or "")
+    own = [frame for frame in frames if not _is_library(frame[0])]
+    if not own:
+        return ""
+    file, line, text = own[-1]
+    return f" ({os.path.basename(file)}, line {line}: {text.strip()})"
+
+
+def source_of_exception(error: BaseException) -> str:
+    """The last line of the user's forward() in an exception's traceback, as ` (model.py, line 31)`."""
+    found, trace = "", error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if code.co_name == "forward" and not _is_library(code.co_filename):
+            found = f" ({os.path.basename(code.co_filename)}, line {trace.tb_lineno})"
+        trace = trace.tb_next
+    return found
+
+
+def _is_library(file: str) -> bool:
+    return file.startswith((os.path.dirname(torch.__file__) + os.sep, os.path.dirname(errors.__file__) + os.sep))

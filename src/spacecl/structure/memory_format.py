@@ -1,0 +1,96 @@
+"""Memory formats: images channels-last where that is faster, and gradients computed without oneDNN's faults."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.utils import _pair, _triple
+from torch.overrides import TorchFunctionMode
+
+
+def laid_out(x: Tensor, channels_last: bool) -> Tensor:
+    """A batch in the memory format that a network is fed in; only images have the choice."""
+    return x.contiguous(memory_format=torch.channels_last if channels_last and x.dim() == 4 else torch.contiguous_format)
+
+
+def lay(module: nn.Module, channels_last: bool) -> nn.Module:
+    """Give a network's weights a memory format, in place; what it computes then follows them."""
+    return module.to(memory_format=torch.channels_last if channels_last else torch.contiguous_format)  # type: ignore[call-overload]
+
+
+def ask(module: nn.Module, x: Tensor, channels_last: bool = False) -> Tensor:
+    """A module's answer to inputs that may lie elsewhere, have another precision or another memory format."""
+    parameter = next(module.parameters())
+    x = x.to(parameter.device, parameter.dtype if x.is_floating_point() else x.dtype)
+    return module(laid_out(x, channels_last))
+
+
+def protect_gradients(module: nn.Module) -> AbstractContextManager[object]:
+    """A context in which gradients of a module may be computed on CPUs in every memory format.
+
+    Backward passes outside of it can corrupt memory: see `_SafeConvolutions`. Modules without 1 x 1 convolutions of few
+    channels and without 3-d convolutions of large kernels need none, and pay nothing.
+    """
+    affected = any(_is_narrow_point(p) or (p.dim() == 5 and max(p.shape[2:]) >= _LARGE) for p in module.parameters())
+    return _SafeConvolutions() if affected else nullcontext()
+
+
+class _SafeConvolutions(TorchFunctionMode):
+    """Computes those convolutions in another way whose weight gradients oneDNN (up to 3.12 at least) writes out of bounds.
+
+    Heap corruption, hangs and wrong gradients come of it; bench/convolutions.py finds them, docs/performance.md lists them. A
+    mode also sees convolutions that are no layers, and leaves nothing in the module.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        safe = {torch.conv2d: _safe_conv2d, torch.conv3d: _safe_conv3d}.get(func, func)
+        return safe(*args, **(kwargs or {}))
+
+
+def _safe_conv2d(
+    input: Tensor, weight: Tensor, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+) -> Tensor:
+    """A strided 1 x 1 convolution of few channels reads its pixels first, and has stride 1.
+
+    In channels-last oneDNN copies these pixels itself, past its work space if a vector register holds more channels than
+    there are (https://github.com/uxlfoundation/oneDNN/issues/6035). Copied here, the same kernels give the same bits.
+    """
+    pixels, (down, right) = input.shape[-2:], _pair(stride)
+    if (
+        input.device.type == "cpu"
+        and groups == 1
+        and _is_narrow_point(weight)
+        and (down, right) != (1, 1)
+        and (padding == "valid" or _pair(padding) == (0, 0))
+        and pixels[0] % down == 0
+        and pixels[1] % right == 0
+    ):
+        # A dilation does nothing to a single pixel, but torch chooses oneDNN by it as it does by a stride.
+        return torch.conv2d(input[..., ::down, ::right], weight, bias, 1, 0, 2)
+    return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)
+
+
+def _safe_conv3d(
+    input: Tensor, weight: Tensor, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+) -> Tensor:
+    """A 3-d convolution with more padding than stride, on an input hardly larger than its kernel, is padded beforehand."""
+    if input.device.type == "cpu" and not isinstance(padding, str):
+        sides = zip(input.shape[-3:], weight.shape[2:], _triple(stride), _triple(padding))
+        if any(padded > step > 1 and side < size + step for side, size, step, padded in sides):
+            borders = [border for border in reversed(_triple(padding)) for _ in range(2)]
+            return torch.conv3d(nn.functional.pad(input, borders), weight, bias, stride, 0, dilation, groups)
+    return torch.conv3d(input, weight, bias, stride, padding, dilation, groups)
+
+
+def _is_narrow_point(weight: Tensor) -> bool:
+    """Whether a weight is that of a 1 x 1 convolution that reads fewer channels than the largest vector register holds."""
+    return weight.dim() == 4 and weight.shape[1] < _VECTOR and weight.shape[2:] == (1, 1)
+
+
+_VECTOR = 16  # float32 numbers in the largest vector register, of AVX-512
+
+
+_LARGE = 6  # the least kernel with which 3-d convolutions were seen to go wrong

@@ -1,0 +1,250 @@
+"""The door: a model is admitted when small networks cut from it compute what the masked full one does.
+
+Owner ids say what should belong together; Python code with sizes of its own may not agree. So random units are removed
+from a copy with random weights, physically and by zeroing, and the two are compared. A group that fails alone stays
+whole, with the reason; a model that fails still is refused, before any training.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.overrides import TorchFunctionMode
+
+from ..errors import ConfigError, UnsupportedModelError, first_line, warn_user
+from ..validation import show
+from .blueprint import Blueprint, check_head, inputs_like, rebuild, tensors_of, unusual_kind
+from .channels import Channels, Tensors, trace
+from .graph import matches, source_of_exception
+from .memory_format import laid_out, lay
+
+_SQUASHING = ("softmax", "log_softmax", "sigmoid", "log_sigmoid", "log_sigmoid_forward", "hardsigmoid", "special_expit")
+_CLOSE = 1e-4  # of the largest score: far above float32's rounding, far below what a channel in a wrong place does
+
+
+def admit(model: nn.Module, example: Tensor, head: str | None = None, shared: Sequence[str] = ()) -> Blueprint:
+    """Trace and check a model; returns its blueprint or raises an error that names layers and source lines."""
+    check_model(model)
+    if isinstance(shared, str):
+        raise ConfigError(f"shared={shared!r} is one string. Give a list of layer names or patterns: shared=[{shared!r}].")
+    if not isinstance(shared, (list, tuple)) or not all(isinstance(name, str) for name in shared):
+        raise ConfigError(f"shared={show(shared)} must be a list of layer names or patterns.")
+    if head is not None and not isinstance(head, str):
+        raise ConfigError(f"head={show(head)} must be the dotted name of a Linear layer of the model.")
+    check_head(model, head)
+    names = [path for path, _ in [*model.named_modules(), *model.named_parameters()] if path]
+    unmatched = [pattern for pattern in shared if not any(matches(path, [pattern]) for path in names)]
+    if unmatched:
+        layers = [path for path, _ in model.named_modules() if path]
+        raise ConfigError(f"shared={unmatched} match no layer. The model's layers are: {', '.join(layers)}.")
+    if not isinstance(example, Tensor) or example.is_nested or example.dim() < 2 or example.numel() < 1:
+        raise ConfigError("example_input must be a batch of at least one example, such as torch.zeros(1, 3, 32, 32).")
+    if unusual_kind(example) or not bool(torch.isfinite(example).all()):
+        what = unusual_kind(example) or "not finite: it holds NaN or infinite values"
+        raise ConfigError(f"example_input is {what}. Give a plain tensor of finite numbers, as the model reads them.")
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ConfigError("No parameter of the model requires a gradient, so there is nothing to learn.")
+    module, example = _copied(model), example[:1].detach().cpu().clone()
+    traced = trace(module, example, head, shared)
+    check_head(module, traced.head)
+    channels = check(module, example, traced)
+    if not channels.groups:
+        reasons = "".join(f"\n  {layer}: {why or 'shared'}" for layer, why in channels.whole.items())
+        what = reasons or " it has no convolution, linear layer or embedding but its head and what is shared"
+        raise UnsupportedModelError(f"No layer of the model can take a width of its own:{what}")
+    told = {layer: why for layer, why in channels.whole.items() if why}
+    if told:
+        lines = "".join(f"\n  {layer}: {why}" for layer, why in told.items())
+        quoted = ", ".join(f'"{layer}"' for layer in told)
+        warn_user(
+            f"These layers cannot be narrowed and stay whole, learned with the first task and then fixed:{lines}\n"
+            f"Change the model where it says, or accept it with shared=[{quoted}]."
+        )
+    last = (channels.operations or ("",))[-1].partition("(")[0].strip("_")
+    if last in _SQUASHING:
+        warn_user(
+            f"The model ends in {last}(), but training takes the scores before it (logits): cross-entropy has a softmax of "
+            "its own, and a second one slows learning and hides how sure the network is. Let forward() return the output of "
+            f"the head, {channels.head!r}, as it is."
+        )
+    return Blueprint(module, example, tuple(shared), channels, _takes_channels_last(module, example))
+
+
+def check_model(model: object) -> None:
+    """A model is a module with plain tensors."""
+    if not isinstance(model, nn.Module):
+        what = f"the class {model.__name__}; make one" if isinstance(model, type) else f"a {type(model).__name__}"
+        raise UnsupportedModelError(f"The model must be a torch.nn.Module; got {what}.")
+    odd = [
+        f"{name} ({kind})"
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]
+        if (kind := "lazy: without a shape yet" if is_lazy(tensor) else unusual_kind(tensor))
+    ]
+    if odd:
+        raise UnsupportedModelError(f"These tensors of the model cannot be trained: {', '.join(odd[:5])}.")
+
+
+def check(module: nn.Module, example: Tensor, channels: Channels) -> Channels:
+    """The channels that stand the test of narrowing; groups that do not stay whole, with the reason."""
+    generator = torch.Generator().manual_seed(0)
+    probe = _Probe(module, example, channels, generator)
+    if probe.fails() is None:
+        return channels
+    found = {number: probe.fails(only=number) for number in range(len(channels.groups))}
+    channels = channels.without({number: reason for number, reason in found.items() if reason})
+    if not channels.groups:
+        return channels
+    reason = _Probe(module, example, channels, generator).fails()
+    if reason is not None:
+        raise UnsupportedModelError(
+            f"A network narrowed in several layers at once does not compute what the masked one does: {reason}.\n"
+            f"Share some of these layers between all tasks with shared=[...]: {', '.join(channels.layers)}."
+        )
+    return channels
+
+
+def _takes_channels_last(module: nn.Module, example: Tensor) -> bool:
+    """Whether a model with convolutions of images runs, and computes the same, with pixels instead of channels in rows.
+
+    One that calls view() on what a convolution gives does not.
+    """
+    if not any(isinstance(layer, nn.Conv2d) for layer in module.modules()):
+        return False
+    x = inputs_like(example, 2)
+    network = lay(rebuild(module, {}), channels_last=True)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        try:
+            network(laid_out(x, True))
+            network = rebuild(module, {}).eval()
+            expected = network(laid_out(x, False))
+            found = lay(network, channels_last=True)(laid_out(x, True))
+        except Exception:
+            return False
+    return agree(found, expected)
+
+
+def agree(found: Tensor, expected: Tensor) -> bool:
+    """Whether two sets of scores are the same but for rounding."""
+    scale = expected.abs().max().clamp(min=1e-12)
+    return found.shape == expected.shape and bool((found - expected).abs().max() <= _CLOSE * scale)
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    try:
+        module = copy.deepcopy(model).cpu()
+    except Exception as error:
+        raise UnsupportedModelError(
+            f"The model cannot be copied: {error}\nRemove what earlier runs left in it, such as stored activations."
+        ) from error
+    module.eval()
+    return module
+
+
+class _Probe:
+    """The model with random weights and a head for another number of classes, norms over channels set aside."""
+
+    def __init__(self, module: nn.Module, example: Tensor, channels: Channels, generator: torch.Generator):
+        self.module, self.channels, self.generator = module, channels, generator
+        given = tensors_of(module)
+        self.positive = {name for name, tensor in given.items() if bool((tensor > 0).all())}  # variances and the like
+        self.tensors = {name: self._random(name, tensor) for name, tensor in given.items()}
+        self.input = inputs_like(example, 2, generator)
+        self.everything = channels.everything()
+        if not bool(torch.isfinite(self._scores(self.tensors)).all()):
+            self.tensors = given | {name: self.tensors[name] for name in given if channels.of_head(name)}
+        self._scores(self.tensors, training=True)
+
+    def _random(self, name: str, tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        shape = (len(tensor) + 3, *tensor.shape[1:]) if self.channels.of_head(name) else tensor.shape
+        noise = torch.randn(shape, generator=self.generator)
+        if name == f"{self.channels.head}.bias":
+            noise = torch.zeros(shape)  # so that the scores are nothing but what came through the network
+        fan_in = max(1, tensor[0].numel()) if tensor.dim() > 1 else 2
+        return (noise.abs() + 0.5 if name in self.positive else noise * (2 / fan_in) ** 0.5).to(tensor.dtype)
+
+    def fails(self, only: int | None = None) -> str | None:
+        """None if narrowed networks do what masked ones do, all groups narrowed or only one; else how one fails."""
+        for trial in ("random", "random", "first", "last"):
+            keep = self.everything.clone()
+            for number, group in enumerate(self.channels.groups):
+                if only in (None, number):
+                    size = len(group.units)
+                    count = int(torch.randint(1, size, (1,), generator=self.generator)) if trial == "random" else 1
+                    order = torch.randperm(size, generator=self.generator) if trial == "random" else torch.arange(size)
+                    removed = order[:-count] if trial == "last" else order[count:]
+                    keep[group.units[removed]] = False
+            reason = self.differs(keep)
+            if reason:
+                return reason
+        return None
+
+    def differs(self, keep: Tensor) -> str | None:
+        """None if the narrowed network does what the masked one does, else how it fails."""
+        expected = self._scores(self._masked(keep))
+        small: Tensors = self.channels.gather(self.tensors, keep)
+        try:
+            found = self._run(small, training=False)
+            self._run(small, training=True)
+        except Exception as error:
+            return f"its code needs all channels{source_of_exception(error)}: {first_line(error)}"
+        if agree(found, expected):
+            return None
+        return "its channels are used by their number somewhere in forward()"
+
+    def _masked(self, keep: Tensor) -> Tensors:
+        """The tensors of the full network with all that is removed set to zero."""
+        masked = dict(self.tensors)
+        for name in self.tensors.keys() - self.positive:  # a variance of zero would be no variance
+            mask = self.channels.mask(name, keep)
+            mask = mask[:1] if self.channels.of_head(name) else mask  # which has other rows here
+            masked[name] = torch.where(mask, self.tensors[name], 0)
+        return masked
+
+    def _scores(self, tensors: Tensors, training: bool = False) -> Tensor:
+        """The scores of the full network, or an error if the model cannot give any."""
+        try:
+            found = self._run(tensors, training)
+        except Exception as error:
+            raise UnsupportedModelError(
+                f"The model does not run{source_of_exception(error)}: {type(error).__name__}: {first_line(error)}\n"
+                "It must run in training and in eval mode, for two examples, and with a head for any number of classes."
+            ) from error
+        if not isinstance(found, Tensor):
+            mode = "training" if training else "eval"
+            raise UnsupportedModelError(
+                f"In {mode} mode forward() returns a {type(found).__name__}; a classifier returns its scores alone."
+            )
+        return found
+
+    def _run(self, tensors: Tensors, training: bool) -> Any:
+        network = rebuild(self.module, tensors)
+        network.train(training)
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), _PlainNorms():
+            return network(self.input.clone())
+
+
+class _PlainNorms(TorchFunctionMode):
+    """Leaves of norms over channels, which rightly differ with fewer channels, their affine maps alone."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        names: dict[Any, tuple[str, ...]] = {
+            F.layer_norm: ("input", "normalized_shape", "weight", "bias"),
+            F.rms_norm: ("input", "normalized_shape", "weight"),
+            F.group_norm: ("input", "num_groups", "weight", "bias"),
+        }
+        if func not in names:
+            return func(*args, **(kwargs or {}))
+        given = dict(zip(names[func], args)) | (kwargs or {})
+        x, weight, bias = given["input"], given.get("weight"), given.get("bias")
+        for tensor, apply in ((weight, torch.mul), (bias, torch.add)):
+            if tensor is not None:
+                x = apply(x, tensor.reshape(-1, *[1] * (x.dim() - 2)) if func is F.group_norm else tensor)
+        return x
