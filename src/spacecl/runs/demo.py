@@ -78,7 +78,7 @@ def run(
     console.print(
         f"SPACE: all {tasks} networks together use {space.size:.1%} of the full one; each is still what was committed.\n"
         f"Saved in {Path(out).resolve()} (load with spacecl.Learner.load). {time.perf_counter() - started:.0f} s.\n"
-        f"Look into it: spacecl inspect {out} --model spacecl.demo:network"
+        f"Look into it: spacecl inspect {out} --model spacecl.runs.demo:network"
     )
 
 
