@@ -33,7 +33,6 @@ from .guard import run_guarded
 from .outcome import Outcome
 from .simulate import Case, Parts, Scenario, cases_of, check, workspace
 
-RUNS = 200  # states of a whole run that are resumed to its end
 WHOLE_RUN = "whole run"
 
 
@@ -259,7 +258,8 @@ def run(count: int, seed: int) -> Outcome:
     draw, chosen, states = random.Random(seed), list[Case](), 0
     for scenario in (*scenarios(seed), _run_scenario()):
         cases = cases_of(scenario, seed)
-        most = (count // 10 or 1 if count else RUNS) if scenario.name == WHOLE_RUN else count or len(cases)
+        most = count or len(cases)
+        most = max(1, count // 10) if count and scenario.name == WHOLE_RUN else most  # each is resumed to its end
         chosen += draw.sample(cases, min(most, len(cases)))
         states += len(cases)
     outcome = run_guarded(
