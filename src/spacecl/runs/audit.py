@@ -9,9 +9,9 @@ from typing import Any
 from .. import store
 from ..errors import StoreError
 from ..learner import Learner
-from .open_run import Opened
 from ..learning.record import TaskRecord
 from ..learning.saved import SavedLearner
+from .open_run import Opened
 
 Found = dict[str, Any]
 

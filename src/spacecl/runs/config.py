@@ -218,8 +218,8 @@ def resolve(given: Mapping[str, Any], data: str | None = None) -> Config:
     import torch
 
     from ..data.benchmarks.networks import NETWORKS
-    from ..data.sources import missing
     from ..data.benchmarks.streams import chosen
+    from ..data.sources import missing
 
     wrong = _unknown(given, [entry.name for entry in fields(Config)], "")
     name, recipe, method = (str(given.get(key, default)) for key, default in _NAMES.items())

@@ -11,16 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.readers import decode, pictures
-from ..errors import ConfigError, DataError, SpaceError
-from ..export.export import FORMATS, file_names, session, write_index
 from ..data.images import as_told
-from ..learner import Learner
-from .open_run import Opened
-from ..learning.record import TaskRecord
-from ..seeds import task_seed
+from ..data.readers import decode, pictures
 from ..data.task import Source, Task
 from ..data.task_data import Data, prepare
+from ..errors import ConfigError, DataError, SpaceError
+from ..export.export import FORMATS, file_names, session, write_index
+from ..learner import Learner
+from ..learning.record import TaskRecord
+from ..seeds import task_seed
+from .open_run import Opened
 
 CALIBRATION = 500  # inputs at most: ranges settle long before
 Entry = dict[str, Any]

@@ -11,9 +11,9 @@ from pydantic import Field, with_config
 from typing_extensions import NotRequired, TypedDict
 
 from .. import disk
-from ..learning.checkpoints import Epoch
 from ..documents import LARGEST_DOCUMENT, Amount, Share, parse_document, read_bytes
 from ..errors import ConfigError
+from ..learning.checkpoints import Epoch
 
 Row = dict[str, Any]
 REMEDY = "Restore the file from a copy. Without one, delete the line: tests and epochs that can be made again will be."

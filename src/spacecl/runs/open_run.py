@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from .. import store
-from .config import Config, built
-from ..errors import ConfigError
-from .run_folder import learner_in, refuse_code, tasks_of
-from .metrics_log import read_rows
-from ..learner import Learner
-from .result import read_result
-from ..seeds import seeded
 from ..data.task import Task
+from ..errors import ConfigError
+from ..learner import Learner
+from ..seeds import seeded
+from .config import Config, built
+from .metrics_log import read_rows
+from .result import read_result
+from .run_folder import learner_in, refuse_code, tasks_of
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from pydantic import AfterValidator, Field, with_config
 from pydantic_core import PydanticCustomError
 from typing_extensions import NotRequired, TypedDict
 
-from .config import Config
 from ..documents import Amount, Count, Finite, Share, read_document
 from ..errors import ConfigError, StoreError
+from .config import Config
 
 SCHEMA = 1  # of result.json
 

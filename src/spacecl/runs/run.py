@@ -13,22 +13,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import __version__
-from .. import disk
-from .. import store
-from ..learning.checkpoints import Epoch
-from .config import Config
-from .costs import Cost, counted, measured, multiply_adds
-from ..errors import ConfigError, StoreError
-from .run_folder import alone, begin, compare, learner_in, tasks_of
-from .metrics_log import Board, Journal
-from ..learner import Learner
-from .metrics import average_accuracy, backward_transfer, forgetting
-from ..progress import Overview, clock, dashed, wanted
-from .result import SCHEMA, read_result
-from ..seeds import seeded
+from .. import __version__, disk, store
 from ..data.task import Task
 from ..data.task_data import Data, check_whole
+from ..errors import ConfigError, StoreError
+from ..learner import Learner
+from ..learning.checkpoints import Epoch
+from ..progress import Overview, clock, dashed, wanted
+from ..seeds import seeded
+from .config import Config
+from .costs import Cost, counted, measured, multiply_adds
+from .metrics import average_accuracy, backward_transfer, forgetting
+from .metrics_log import Board, Journal
+from .result import SCHEMA, read_result
+from .run_folder import alone, begin, compare, learner_in, tasks_of
 
 TOGETHER = 64  # rows of one task whose task is found out for all at once
 Row = dict[str, Any]

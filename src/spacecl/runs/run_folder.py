@@ -18,19 +18,17 @@ from pydantic import with_config
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from .. import __version__
-from .. import disk
-from .. import store
+from .. import __version__, disk, store
 from ..data.benchmarks.streams import stream
-from .config import Config, differences
-from .costs import machine
+from ..data.task import Task
+from ..data.task_data import Data, fingerprint, prepare
 from ..documents import Count, read_document
 from ..errors import ConfigError, StoreError
 from ..learner import Learner
 from ..learning.saved import SavedLearner, example_input
 from ..seeds import seeded, task_seed
-from ..data.task import Task
-from ..data.task_data import Data, fingerprint, prepare
+from .config import Config, differences
+from .costs import machine
 
 PACKAGES = ("torch", "numpy", "scipy", "lightning-fabric", "safetensors", "scikit-learn", "pillow")
 PARTS = ("train", "valid", "test")

@@ -18,15 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import config
 from .. import disk
 from ..data.benchmarks.presets import ABLATIONS, PUBLISHED
-from .config import Config
 from ..errors import ConfigError
-from .run_folder import alone, is_run, refuse_code, short_name
 from ..progress import clock, wanted
+from . import config
+from .config import Config
 from .result import read_result
 from .run import is_measured, measure
+from .run_folder import alone, is_run, refuse_code, short_name
 
 _GIGABYTES = 3  # that a run of ours may take, with what is read of the data
 Say = Callable[[str], None]

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import config
 from .. import disk
 from ..errors import ConfigError, TrainingError
-from .metrics_log import read_rows
 from ..progress import clock
+from . import config
+from .metrics_log import read_rows
 from .run import run
 
 Row = dict[str, Any]
