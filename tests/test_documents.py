@@ -254,6 +254,22 @@ def test_a_strangers_folder_runs_no_code_unasked(strangers_run, capsys):
     assert not mark.exists()
 
 
+@pytest.mark.parametrize("name", ["evil", "evil.py", "evil.py:tasks", "a:b/evil.py", "evil.txt"])
+def test_tasks_of_a_strangers_folder_run_no_code_unasked(digits_run, tmp_path, capsys, name):
+    """Whatever the file is called that a folder names as its tasks."""
+    run, mark = shutil.copytree(digits_run, tmp_path / "stranger"), tmp_path / "mark"
+    code = tmp_path / name.removesuffix(":tasks")
+    code.parent.mkdir(exist_ok=True)
+    code.write_text(f"open({str(mark)!r}, 'w').close()\n")
+    for file, place in (("config.json", lambda content: content), ("result.json", lambda content: content["config"])):
+        content = json.loads((run / file).read_text())
+        place(content)["benchmark"] = content["benchmark"] = str(tmp_path / name)
+        (run / file).write_text(json.dumps(content))
+    assert main(["verify", str(run), "--accuracy"]) == 1
+    assert "names code that would be run" in (said := capsys.readouterr().err) or "neither a folder of pictures" in said
+    assert not mark.exists()
+
+
 def test_code_that_the_user_trusts_or_names_is_run(strangers_run, capsys):
     run, mark, code = strangers_run
     assert main(["inspect", str(run), "--trust-code"]) == 0

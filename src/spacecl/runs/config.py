@@ -101,7 +101,8 @@ class Config:
         from ..data.benchmarks.networks import NETWORKS
 
         found = [] if self.model in NETWORKS else [self.model]
-        return found + ([self.benchmark] if kind_of(self.benchmark) is TASKS else [])
+        is_file = self.benchmark not in BENCHMARKS and not Path(self.benchmark).is_dir()  # as `stream` has it
+        return found + ([self.benchmark] if is_file and ".py" in self.benchmark else [])
 
     def command(self) -> list[str]:
         """The command line that gives these settings: what the recipe leaves open, and what differs from it."""

@@ -219,6 +219,8 @@ def from_file(name: str) -> list[Task]:
     file, function = (f"{file}.py", function) if function else (name, "tasks")
     if not Path(file).is_file():
         raise ConfigError(f"{file} does not exist.")
+    if not file.endswith(".py"):
+        raise ConfigError(f"{file} is neither a folder of pictures nor a Python file of tasks, which ends in .py.")
     sys.path.insert(0, str(Path(file).absolute().parent))  # for what it imports from beside it
     with users_code(f"{file} cannot be loaded"):
         found = runpy.run_path(file).get(function)
