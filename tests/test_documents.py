@@ -14,7 +14,7 @@ from models import chain, tasks
 
 from spacecl import SPACE, Learner, Recipe, StoreError, Task, store
 from spacecl.cli.main import main
-from spacecl.documents import parse_document, read_bytes, read_document
+from spacecl.documents import digest_json, parse_document, read_bytes, read_document
 from spacecl.runs.config import Config
 from spacecl.runs.result import read_result
 
@@ -42,7 +42,7 @@ def forge(folder, change):
     """Edit the content of a manifest and make its checksum right."""
     document = json.loads((folder / store.MANIFEST).read_text())
     change(document["content"])
-    document["sha256"] = store._checksum(document["content"])
+    document["sha256"] = digest_json(document["content"])
     (folder / store.MANIFEST).write_text(json.dumps(document))
 
 

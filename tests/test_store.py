@@ -15,6 +15,7 @@ from models import FAMILIES, IMAGE, ConvNet, ResNet, chain, tasks
 from torch import nn
 
 from spacecl import SPACE, FineTune, Learner, Recipe, StoreError, Task, store
+from spacecl.documents import digest_json
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*too few samples.*", "ignore:.*finds no free channel.*")
 
@@ -191,7 +192,7 @@ def test_pickles_are_never_read(tmp_path, monkeypatch):
     torch.save(nn.Linear(2, 2), tmp_path / entry["file"])
     data = (tmp_path / entry["file"]).read_bytes()
     entry |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    document["sha256"] = store._checksum(document["content"])
+    document["sha256"] = digest_json(document["content"])
     (tmp_path / "spacecl.json").write_text(json.dumps(document))
     for module in (pickle, torch):
         monkeypatch.setattr(module, "load", lambda *a, **k: pytest.fail("a pickle was loaded"))

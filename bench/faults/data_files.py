@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from spacecl.data import cache
+from spacecl.documents import digest_json
 
 from . import datasets
 from .guard import run_guarded
@@ -201,7 +201,7 @@ def _hostile(dataset: str) -> list[str]:
 def forge_about(file: Path, odd: dict[str, Any]) -> None:
     """Change what an entry of the cache says of itself, its checksum made right."""
     about = json.loads(file.read_text())["about"] | odd
-    file.write_text(json.dumps({"sha256": cache._digest(about), "about": about}))
+    file.write_text(json.dumps({"sha256": digest_json(about), "about": about}))
 
 
 def forge_file(file: Path, data: bytes) -> None:

@@ -25,6 +25,7 @@ import torch
 from spacecl import Learner, Recipe, SpaceError, Task, store
 from spacecl.cli.main import main
 from spacecl.data.benchmarks.networks import NETWORKS
+from spacecl.documents import digest_json
 
 from . import data_files
 from .guard import run_guarded
@@ -197,7 +198,7 @@ def _write_json(file: Path, value: Any) -> None:
 
 def _sign(folder: Path, content: Any) -> None:
     """Write a manifest with the right checksum."""
-    _write_json(folder / store.MANIFEST, {"sha256": store._checksum(content), "content": content})
+    _write_json(folder / store.MANIFEST, {"sha256": digest_json(content), "content": content})
 
 
 def _forge_manifest(folder: Path, draw: random.Random) -> None:

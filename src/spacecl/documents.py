@@ -7,6 +7,7 @@ the place in it and what to do, and the rest of the program sees values of the r
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import stat
@@ -94,6 +95,11 @@ def parse_document(data: bytes, kind: type[T], file: object, remedy: str = RESTO
 def read_document(file: str | os.PathLike[str], kind: type[T], remedy: str = RESTORE) -> T:
     """A JSON file as a value of a type."""
     return parse_document(read_bytes(file, LARGEST_DOCUMENT, remedy), kind, file, remedy)
+
+
+def digest_json(value: Any) -> str:
+    """SHA-256 of a value as JSON, the same however its keys are ordered."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 @cache

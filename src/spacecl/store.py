@@ -23,7 +23,7 @@ import safetensors.torch
 from torch import Tensor
 
 from . import disk
-from .documents import LARGEST_DOCUMENT, RESTORE, Count, FileName, Sha256, load_json, parse_document, read_bytes
+from .documents import LARGEST_DOCUMENT, RESTORE, Count, FileName, Sha256, digest_json, load_json, parse_document, read_bytes
 from .errors import SpaceError, StoreError, first_line
 
 FORMAT = 2
@@ -61,7 +61,7 @@ def save(folder: str | os.PathLike[str], body: Mapping[str, Any], files: Mapping
         disk.remove_leftovers(path, MANIFEST, TENSORS)
         listed = _write_tensors(path, files)
         content = {"format": FORMAT, **body, "files": listed}
-        text = json.dumps({"sha256": _checksum(content), "content": content}, indent=1)
+        text = json.dumps({"sha256": digest_json(content), "content": content}, indent=1)
         disk.write_file(path / MANIFEST, text.encode())
         _remove_unlisted(path, {entry["file"] for entry in listed.values()})
 
@@ -161,7 +161,7 @@ def read_manifest(folder: str | os.PathLike[str], kind: type[Body]) -> tuple[Bod
         raise StoreError(f"{manifest} is damaged or truncated: it is not what spacecl writes. {RESTORE}")
     content = document["content"]
     try:
-        checksum = _checksum(content)
+        checksum = digest_json(content)
     except RecursionError:
         raise StoreError(f"{manifest} is damaged: it is nested deeper than anything that spacecl writes. {RESTORE}") from None
     if document.get("sha256") != checksum:
@@ -188,7 +188,3 @@ def _read(folder: Path, entry: StoredFile, name: str) -> dict[str, Tensor]:
         return safetensors.torch.load(data)
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError) as error:
         raise StoreError(f"{file} ({name}) is not a safetensors file: {first_line(error)}. {RESTORE}") from error
-
-
-def _checksum(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

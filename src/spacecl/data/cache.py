@@ -13,13 +13,12 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from filelock import FileLock
 
 from .. import disk
-from ..documents import Count, Finite, Sha256, read_document
+from ..documents import Count, Finite, Sha256, digest_json, read_document
 from ..errors import ConfigError, DataError, StoreError
 from .files import CHUNK, open_file
 from .images import statistics
@@ -99,7 +98,7 @@ def _fill(folder: Path, found: Decoded) -> None:
             disk.write_file(made / file, partial(_write_array, array), sync_name=False)
         files = {file: CachedFile((made / file).stat().st_size, _checksum(made / file)) for file in arrays}
         about = asdict(About(found.classes, found.note, statistics(found.train[0]), files))
-        text = json.dumps({"sha256": _digest(about), "about": about})
+        text = json.dumps({"sha256": digest_json(about), "about": about})
         disk.write_file(made / "about.json", text.encode(), sync_name=False)
         disk.replace_folder(made, folder)
     except BaseException:
@@ -120,7 +119,7 @@ def _cached(folder: Path) -> Decoded | None:
     try:
         kept = read_document(folder / "about.json", Kept)
         about = kept.about
-        if _digest(asdict(about)) != kept.sha256:
+        if digest_json(asdict(about)) != kept.sha256:
             return None
         splits = []
         for part in ("train", "test"):
@@ -132,10 +131,6 @@ def _cached(folder: Path) -> Decoded | None:
         raise
     except Exception:  # a damaged entry may fail in any way, and is made anew
         return None
-
-
-def _digest(about: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
 
 def _mapped(file: Path, kept: dict[str, CachedFile]) -> np.ndarray:
