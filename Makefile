@@ -14,7 +14,7 @@ test: lint
 # All model families once more as on CPUs without AVX-512, whose kernels are others.
 test-avx2: $(VENV)/.ready
 	OMP_NUM_THREADS=1 ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 $(BIN)/pytest -n 2 \
-		-m "not slow" tests/test_methods.py tests/test_learner.py tests/test_speed.py tests/test_bad_input.py
+		-m "not slow" tests/methods/test_methods.py tests/test_learner.py tests/test_speed.py tests/test_bad_input.py
 
 bench: $(VENV)/.ready
 	$(BIN)/python bench

@@ -60,9 +60,11 @@ def by_moments(model: nn.Module, x: Tensor) -> list[int]:
 
     from spacecl.methods.space.moments import collect
     from spacecl.methods.space.spectrum import analyse
-    from spacecl.structure.memory_format import lay
+    from spacecl.structure.memory_format import set_memory_format
 
-    moments = collect(lay(model, channels_last=True), _outputs(model), x.split(100), Fabric(accelerator="cpu", devices=1))
+    moments = collect(
+        set_memory_format(model, channels_last=True), _outputs(model), x.split(100), Fabric(accelerator="cpu", devices=1)
+    )
     found = []
     for (place, measured), core, threshold in zip(moments.items(), CORE, VARIANCE):
         held = torch.arange(len(place.units)) < core

@@ -12,22 +12,22 @@ from torch import Tensor
 
 from spacecl import Learner
 from spacecl.data.benchmarks.networks import CNN, MLP
-from spacecl.structure.memory_format import ask
+from spacecl.structure.memory_format import run_model
 
 FIRST, LAST = (16, 18, 27, 18, 63), (23, 64, 128, 110, 216)  # filters of the first and last task of the authors' CIFAR-100 run
 NEURONS = ((155, 26), (679, 194))  # of the first and last task of P-MNIST, from results/
 
 
 def inference(taught: Learner) -> Iterator[Row]:
-    hand, dense = CNN(classes=10, filters=FIRST).eval(), taught.given(10).eval()
+    hand, dense = CNN(classes=10, filters=FIRST).eval(), taught.dense(10).eval()
     reach = {64: (">= 5 x", 5.0), 1: ("faster", 1.0)}
     for batch, (words, least) in reach.items():
         x = torch.randn(batch, 3, 32, 32)
         works = {
             "own": partial(taught.logits, x, "task 1"),
-            "dense": partial(ask, dense, x, channels_last=True),
+            "dense": partial(run_model, dense, x, channels_last=True),
             "dense, plain": partial(dense, x),
-            "hand": partial(ask, hand, x, channels_last=True),
+            "hand": partial(run_model, hand, x, channels_last=True),
         }
         with torch.no_grad():
             found = together(works, rounds=25, calls=4 if batch > 1 else 40)
@@ -43,7 +43,7 @@ def inference(taught: Learner) -> Iterator[Row]:
 
 def mixed(name: str, taught: Learner, x: Tensor) -> Iterator[Row]:
     names = [f"task {row % 10 + 1}" for row in range(len(x))]
-    dense = taught.given(10).eval()
+    dense = taught.dense(10).eval()
 
     def one_by_one() -> None:
         for row, task in enumerate(names):
@@ -52,7 +52,7 @@ def mixed(name: str, taught: Learner, x: Tensor) -> Iterator[Row]:
     works = {
         "mixed": partial(taught.predict, x, names),
         "rows": one_by_one,
-        "dense": partial(ask, dense, x, channels_last=taught.channels_last),
+        "dense": partial(run_model, dense, x, channels_last=taught.channels_last),
     }
     with torch.no_grad():
         found = together(works, rounds=9)

@@ -24,7 +24,7 @@ from timing import Row, most_rounds, ratio, together
 from torch import nn
 
 from spacecl.data.benchmarks.networks import CNN
-from spacecl.export.export import export
+from spacecl.export.export import export_network
 
 SHAPE = (3, 32, 32)
 RESULT = Path(__file__).parent.parent / "results" / "split-cifar10" / "result.json"
@@ -56,7 +56,7 @@ def exports(folder: Path) -> Iterator[Row]:
     example = torch.zeros(1, *SHAPE)
     widths = [list(task["widths"].values()) for task in json.loads(RESULT.read_text())["tasks"]]
     taught = learner(cnn(), example, widths, classes=2)
-    dense = export(taught.given(2).eval(), example, folder / "dense.onnx", {})
+    dense = export_network(taught.dense(2).eval(), example, folder / "dense.onnx", {})
     sizes = {name: taught.export(name, folder / f"{name}.onnx")["bytes"] for name in taught.tasks}
     calls = {name: session(folder / f"{name}.onnx") for name in (*taught.tasks, "dense")}
     times = {}

@@ -17,12 +17,12 @@ from spacecl import Recipe
 from spacecl.data.benchmarks.networks import CNN, MLP
 from spacecl.data.images import Images
 from spacecl.data.task_data import Batches, Data
-from spacecl.learning.freezing import hold
+from spacecl.learning.freezing import make_freeze_hook
 from spacecl.learning.optimizers import make_optimizer, make_schedule
 from spacecl.learning.trainer import Hook, Trainer
 from spacecl.runs.costs import multiply_adds
 from spacecl.structure.channels import trace
-from spacecl.structure.memory_format import laid_out, lay
+from spacecl.structure.memory_format import set_memory_format, to_memory_format
 
 
 class OneBatch:
@@ -65,16 +65,16 @@ class Case:
 
         trainer = Trainer(Fabric(accelerator="cpu", devices=1), recipe or self.recipe, 0, self.channels_last, show=False)
         data = Data((self.x, self.y), "data")
-        train = train or OneBatch(laid_out(self.x, self.channels_last), self.y, self.steps)
+        train = train or OneBatch(to_memory_format(self.x, self.channels_last), self.y, self.steps)
         trainer.fit(self.network, train, data, after_step=after_step, validate=lambda module: (0.0, 0.0))
 
     def bare(self, channels_last: bool) -> None:
         """The same steps in a loop such as everyone writes."""
-        network = lay(self.network, channels_last)
+        network = set_memory_format(self.network, channels_last)
         network.train()
         optimizer = make_optimizer(self.recipe, network)
         schedule = make_schedule(self.recipe, optimizer, self.steps)
-        x, y = laid_out(self.x, channels_last), self.y
+        x, y = to_memory_format(self.x, channels_last), self.y
         for _ in range(self.steps):
             F.cross_entropy(network(x), y).backward()
             optimizer.step()
@@ -87,7 +87,7 @@ class Case:
         core = channels.everything()
         for group in channels.groups:
             core[group.units] = torch.randperm(len(group.units)) < round(share * len(group.units))
-        return hold(self.network, {name: channels.mask(name, core) for name in channels.shared})
+        return make_freeze_hook(self.network, {name: channels.mask(name, core) for name in channels.shared})
 
 
 def cases() -> list[Case]:
@@ -139,7 +139,7 @@ def narrowed(case: Case) -> Iterator[Row]:
     widths = {"task 1": (10, 12, 21, 16, 22), "task 5": (16, 26, 57, 55, 105)}  # of the authors' CIFAR-10 runs
     networks = {name: CNN(classes=2, filters=filters) for name, filters in widths.items()}
     masks = {name: torch.rand(p.shape) < 0.5 for name, p in case.network.named_parameters()}
-    works: dict[str, Work] = {"masked": partial(case.fit, after_step=hold(case.network, masks))}
+    works: dict[str, Work] = {"masked": partial(case.fit, after_step=make_freeze_hook(case.network, masks))}
     for name, network in networks.items():
         small = replace(case, name=name, network=network)
         works[name] = partial(small.fit, after_step=small.held(0.5))

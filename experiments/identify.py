@@ -25,12 +25,12 @@ import torch
 from torch import Tensor
 
 from spacecl import Images, Learner
-from spacecl.data.sources import load, missing
-from spacecl.data.task_data import Data, prepare
+from spacecl.data.sources import find_missing, load
+from spacecl.data.task_data import Data, prepare_data
 from spacecl.inference import task_inference as task_inference
-from spacecl.inference.task_inference import accepts, bounds, features, scores, signature
+from spacecl.inference.task_inference import accept_features, estimate_bounds, extract_features, make_signature, score_features
 from spacecl.methods.space.moments import Moments
-from spacecl.runs.open_run import Opened, opened
+from spacecl.runs.open_run import OpenRun, open_run
 from spacecl.seeds import task_seed
 
 ROWS = 2000  # of each task's training data, where a way needs some; and of its validation data at most
@@ -87,8 +87,8 @@ def ways(learner: Learner, task: str, x: Tensor) -> dict[str, Score]:
         "inputs, each of its own spread": lambda rows: (
             -(((rows.flatten(1) - mean) / deviation).square() / 2 + deviation.log()).sum(1)
         ),
-        "signature": lambda rows: scores(features(rows), signed, None),
-        "signature and energy: learner.likeness": lambda rows: learner.likeness(rows, task),
+        "signature": lambda rows: score_features(extract_features(rows), signed, None),
+        "signature and energy: learner.likeness": lambda rows: learner.task_scores(rows, task),
     }
 
 
@@ -116,7 +116,7 @@ def strange(learner: Learner, tests: Mapping[str, tuple[Data, Tensor]], data: st
     images = next(iter(tests.values()))[0].images
     if images is not None and shape == (3, 32, 32):
         for name in ("svhn", "mnist", "cifar10", "cifar100"):
-            if not missing([name], data) and not any(task.startswith(name) for task in tests):
+            if not find_missing([name], data) and not any(task.startswith(name) for task in tests):
                 pixels = load(name, data).test[0][:ROWS]
                 pixels = np.ascontiguousarray(np.broadcast_to(pixels, (len(pixels), 3, *pixels.shape[2:])))  # grey as colours
                 rows = np.zeros(len(pixels), np.int64)
@@ -125,7 +125,7 @@ def strange(learner: Learner, tests: Mapping[str, tuple[Data, Tensor]], data: st
     return found
 
 
-def print_unknown(run: Opened, data: str | None) -> None:
+def print_unknown(run: OpenRun, data: str | None) -> None:
     learner, tests = run.learner(), {}
     for name, task in run.tasks(data).items():
         test = Data(task.test, name)  # type: ignore[arg-type]
@@ -138,11 +138,11 @@ def print_unknown(run: Opened, data: str | None) -> None:
         print(f"| {what} | {len(x)} | {float(alone):.3f} | {sum(map(float, parts)) / len(parts):.3f} |", flush=True)
 
 
-def print_directions(run: Opened, data: str | None) -> None:
+def print_directions(run: OpenRun, data: str | None) -> None:
     """What other numbers of leading directions would refuse; a tenth of the training data stands for new inputs."""
     learner, parts = run.learner(), []
     for number, (name, task) in enumerate(run.tasks(data).items()):
-        train = prepare(task, learner.example, torch.Generator().manual_seed(task_seed(learner.seed, number)))[0]
+        train = prepare_data(task, learner.example, torch.Generator().manual_seed(task_seed(learner.seed, number)))[0]
         order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
         cuts = order.tensor_split([int(0.8 * len(order)), int(0.9 * len(order))])
         seen, bounded, new = [(train.finish(x), y) for x, y in map(train.rows, cuts)]
@@ -155,9 +155,9 @@ def print_directions(run: Opened, data: str | None) -> None:
     for task_inference.LEADING in (1, 2, 3, 4):
         signed = []
         for logits, (x, y), bounded, _ in parts:
-            one = signature([(x, y, logits)], logits.shape[1])
-            signed.append(one | bounds([bounded], one))
-        refused = [~torch.stack([accepts(features(x), one) for one in signed], 1).any(1) for x in rows.values()]
+            one = make_signature([(x, y, logits)], logits.shape[1])
+            signed.append(one | estimate_bounds([bounded], one))
+        refused = [~torch.stack([accept_features(extract_features(x), one) for one in signed], 1).any(1) for x in rows.values()]
         print(
             f"| {task_inference.LEADING} | {' | '.join(f'{float(found.float().mean()):.3f}' for found in refused)} |",
             flush=True,
@@ -171,14 +171,14 @@ def main() -> None:
     parser.add_argument("--unknown", action="store_true", help="inputs that belong to no task")
     parser.add_argument("--directions", action="store_true", help="other numbers of directions, on training data")
     options = parser.parse_args()
-    run = opened(options.run)
+    run = open_run(options.run)
     if options.unknown or options.directions:
         (print_unknown if options.unknown else print_directions)(run, options.data)
         return
     learner, valid, made = run.learner(), [], {}
     for number, (name, task) in enumerate(run.tasks(options.data).items()):
         seed = torch.Generator().manual_seed(task_seed(learner.seed, number))
-        train, held, _ = prepare(task, learner.example, seed)
+        train, held, _ = prepare_data(task, learner.example, seed)
         valid.append(first(held)[0])
         made[name] = ways(learner, name, first(train)[0])
     print(f"| way ({len(valid)} tasks, {sum(map(len, valid))} rows) | alone | by 8 | by 64 |\n|---|---|---|---|")

@@ -233,6 +233,7 @@ class Text(nn.Module):
 
 
 IMAGE = torch.zeros(1, 3, 8, 8)
+VECTOR = torch.zeros(1, 6)
 FAMILIES = {  # name -> (model, example input, shared layers)
     "chain": (chain, torch.zeros(1, 6), ()),
     "convnet": (ConvNet, IMAGE, ()),

@@ -326,7 +326,7 @@ def test_a_path_is_text_or_a_path(learner, path):
     for use in (
         lambda: learner.save(path),
         lambda: Learner.load(path, chain()),
-        lambda: learner.reloaded(path),
+        lambda: learner.reload(path),
         lambda: learner.export("first", path),
     ):
         with pytest.raises(ConfigError, match=" is no path"):

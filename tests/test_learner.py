@@ -16,9 +16,9 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 import spacecl
 from spacecl import SPACE, FineTune, Joint, Learner, Recipe, SpaceWarning, Task
 from spacecl.learning.core import Core
-from spacecl.learning.freezing import hold
+from spacecl.learning.freezing import make_freeze_hook
 from spacecl.learning.state import State
-from spacecl.structure.memory_format import laid_out
+from spacecl.structure.memory_format import to_memory_format
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*too few samples.*", "ignore:.*finds no free channel.*")
 
@@ -53,7 +53,7 @@ def test_old_tasks_are_bitwise_unchanged(recipe, method, tmp_path):
         learner.learn(Task(str(number), data), recipe)
         for name, logits in before.items():
             assert torch.equal(learner.logits(x, name), logits), f"task {name} changed when task {number} was learned"
-            assert torch.equal(learner.subnet(name)(laid_out(x, learner.channels_last)), logits)
+            assert torch.equal(learner.subnet(name)(to_memory_format(x, learner.channels_last)), logits)
         before[str(number)] = learner.logits(x, str(number))
     learner._state = replace(learner._state, core=learner._core.grow(1.5))
     learner.save(tmp_path / "model")
@@ -158,7 +158,7 @@ def test_held_positions_survive_any_change_to_the_bit(mask, dtype, shape):
         if dtype.is_floating_point:
             layer.numbers[held.nonzero()[0].tolist()] = -0.0
         before = layer.numbers.clone()
-        put_back = hold(layer, {"numbers": held})
+        put_back = make_freeze_hook(layer, {"numbers": held})
         layer.to(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
         for value in (float("nan"), 0.0, float("inf"), 1.0) if dtype.is_floating_point else (0, 1):
             layer.numbers.fill_(value)

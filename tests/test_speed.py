@@ -19,13 +19,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from spacecl import SPACE, Learner, Recipe, Task
 from spacecl.data.task_data import Data
-from spacecl.learning.freezing import hold
+from spacecl.learning.freezing import make_freeze_hook
 from spacecl.learning.trainer import Trainer
 from spacecl.methods.space.moments import collect
 from spacecl.runs.costs import _Watch, multiply_adds
-from spacecl.structure.blueprint import tensors_of
+from spacecl.structure.blueprint import named_tensors
 from spacecl.structure.channels import trace
-from spacecl.structure.memory_format import laid_out, protect_gradients
+from spacecl.structure.memory_format import protect_gradients, to_memory_format
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*too few samples.*", "ignore:.*finds no free channel.*")
 
@@ -99,13 +99,13 @@ def test_convolutions_are_trained_channels_last_and_committed_plainly(monkeypatc
 
 def test_a_model_that_needs_the_plain_format_is_trained_in_it(monkeypatch):
     with pytest.raises(RuntimeError, match="view"):  # the trap is real
-        Viewing()(laid_out(torch.randn(2, 3, 8, 8), channels_last=True))
+        Viewing()(to_memory_format(torch.randn(2, 3, 8, 8), channels_last=True))
     seen = seen_by_fit(monkeypatch)
     learner = taught(Viewing())
     assert not learner.channels_last
     assert not any(last for steps in seen.values() for _, last in steps)
     x = torch.randn(5, 3, 8, 8)
-    given = laid_out(x, channels_last=True)  # which users may have
+    given = to_memory_format(x, channels_last=True)  # which users may have
     assert torch.equal(learner.logits(given, "task 0"), learner.logits(x, "task 0"))
 
 
@@ -141,8 +141,8 @@ def test_the_memory_format_of_the_input_does_not_change_a_bit_of_the_answer():
     learner, x = taught(ConvNet()), torch.randn(9, 3, 8, 8)
     for task in learner.tasks:
         expected = learner.logits(x, task)
-        assert torch.equal(learner.logits(laid_out(x, channels_last=True), task), expected)
-        assert torch.equal(learner.subnet(task)(laid_out(x, channels_last=True)), expected)
+        assert torch.equal(learner.logits(to_memory_format(x, channels_last=True), task), expected)
+        assert torch.equal(learner.subnet(task)(to_memory_format(x, channels_last=True)), expected)
         torch.testing.assert_close(learner.subnet(task)(x), expected, rtol=1e-4, atol=1e-5)
 
 
@@ -221,7 +221,7 @@ def test_protected_convolutions_compute_what_plain_ones_do(channels_last):
         x = inputs.clone().requires_grad_()
         expected = layer(x)
         grads = torch.autograd.grad(expected.square().sum(), [x, *layer.parameters()])
-        layer, x = layer.float(), laid_out(inputs.float(), channels_last).requires_grad_()
+        layer, x = layer.float(), to_memory_format(inputs.float(), channels_last).requires_grad_()
         with protect_gradients(layer):
             found = layer(x)
             again = torch.autograd.grad(found.square().sum(), [x, *layer.parameters()])
@@ -248,11 +248,11 @@ def fitting(held=0, channels_last=True):
 
     def epoch(x, y):
         model, data = ConvNet(), Data((x, y), "data")
-        masks = {name: torch.zeros(t.shape, dtype=torch.bool) for name, t in tensors_of(model).items()}
+        masks = {name: torch.zeros(t.shape, dtype=torch.bool) for name, t in named_tensors(model).items()}
         for name in ("conv1.weight", "conv1.bias", "conv2.weight"):
             masks[name][:held] = True
         trainer = Trainer(CPU, Recipe(epochs=1, batch_size=30, optimizer="sgd"), 0, channels_last)
-        trainer.fit(model, data, data, after_step=hold(model, masks), validate=lambda module: (0.0, 0.0))
+        trainer.fit(model, data, data, after_step=make_freeze_hook(model, masks), validate=lambda module: (0.0, 0.0))
 
     return epoch
 
@@ -260,7 +260,7 @@ def fitting(held=0, channels_last=True):
 def bare(x, y):
     model = ConvNet().to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, fused=True)
-    for part, labels in zip(laid_out(x, channels_last=True).split(30), y.split(30)):
+    for part, labels in zip(to_memory_format(x, channels_last=True).split(30), y.split(30)):
         F.cross_entropy(model(part), labels).backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -294,7 +294,7 @@ def test_retraining_does_the_multiply_adds_of_the_narrowed_network(monkeypatch):
     seen = seen_by_fit(monkeypatch)
     learner = taught(ConvNet(width=16), count=1)
     full, small = (multiply_adds(seen[phase][-1][0], IMAGE) for phase in ("train", "retrain"))
-    assert full == multiply_adds(learner.given(3), IMAGE)
+    assert full == multiply_adds(learner.dense(3), IMAGE)
     assert small == multiply_adds(learner.subnet("task 0"), IMAGE) < full / 2
 
 

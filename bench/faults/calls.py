@@ -370,8 +370,8 @@ class World:
                 {"x": ("tensor", X), "together": ("any", True)},
             ),
             "identify": (learner.identify, {"x": ("tensor", X), "together": ("any", False)}),
-            "likeness": (learner.likeness, {"x": ("tensor", X), "task": ("task", None)}),
-            "remembers": (learner.remembers, {"task": task}),
+            "task_scores": (learner.task_scores, {"x": ("tensor", X), "task": ("task", None)}),
+            "has_signature": (learner.has_signature, {"task": task}),
             "evaluate": (learner.evaluate, {"data": ("source", (X, Y)), "task": task}),
             "subnet": (learner.subnet, {"task": task}),
             "export": (
@@ -385,8 +385,8 @@ class World:
                 },
             ),
             "save": (learner.save, {"folder": ("path", self.folder / "out")}),
-            "reloaded": (learner.reloaded, {"folder": ("path", self.folder / "saved")}),
-            "given": (learner.given, {"classes": ("any", 3)}),
+            "reload": (learner.reload, {"folder": ("path", self.folder / "saved")}),
+            "dense": (learner.dense, {"classes": ("any", 3)}),
             "method": (
                 lambda method: setattr(copy.copy(learner), "method", method),
                 {"method": ("method", spacecl.SPACE())},

@@ -338,13 +338,13 @@ Found = list[tuple[np.ndarray, np.ndarray, Facts]]  # pixels, labels and facts
 
 def _load(root: Path, made: Kind) -> Found:
     """Read a dataset as `spacecl run` does."""
-    from spacecl.data.benchmarks.streams import stream
+    from spacecl.data.benchmarks.streams import load_stream
     from spacecl.data.sources import load
 
     if made.name:
         found = load(made.name, root)
         return [(*part, (found.classes, found.spread)) for part in (found.train, found.test)]
-    (task,) = stream(str(root / "own"), image_size=8)
+    (task,) = load_stream(str(root / "own"), image_size=8)
     facts = tuple(task.classes), (task.train.mean, task.train.std)  # type: ignore[arg-type,union-attr]
     return [(part.pixels, part.labels, facts) for part in (task.train, task.test)]  # type: ignore[union-attr]
 

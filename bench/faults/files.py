@@ -109,14 +109,14 @@ class _Bench:
     def load(self, folder: Path, draw: random.Random) -> str:
         """Load a learner, one time in four by way of tracing the model anew."""
         anew = draw.random() < 0.25
-        self.check(Learner.load(folder, self.model(), progress=False) if anew else self.learner.reloaded(folder))
+        self.check(Learner.load(folder, self.model(), progress=False) if anew else self.learner.reload(folder))
         return "loaded"
 
     def check(self, learner: Learner) -> None:
         for name in learner.tasks:
             if name in self.logits:
                 assert torch.equal(learner.logits(self.rows, name), self.logits[name]), f"task {name!r} answers otherwise"
-        learner.room, learner.size, learner.storage  # noqa: B018
+        learner.capacity, learner.size, learner.storage  # noqa: B018
         learner.identify(self.rows)
 
     def command(self, folder: Path, draw: random.Random) -> str:
@@ -131,7 +131,7 @@ class _Bench:
         if code == 1:
             assert wrong.getvalue().strip() or "--json" in arguments, "a command fails without a word"
         if (folder / "model").exists() and code == 0 and arguments[0] == "run":
-            self.check(self.learner.reloaded(folder / "model"))
+            self.check(self.learner.reload(folder / "model"))
         return f"exit code {code}"
 
 
@@ -342,7 +342,7 @@ def _settings(bench: _Bench, place: Path, draw: random.Random) -> str:
     place.mkdir()
     values = edit({**json.loads((bench.good / "config.json").read_text()), "later": [{"from": 2, "lr": 0.01}]}, draw)
     try:
-        text = "\n".join(f"{json.dumps(key)} = {config.as_toml(value)}" for key, value in values.items() if value is not None)
+        text = "\n".join(f"{json.dumps(key)} = {config.to_toml(value)}" for key, value in values.items() if value is not None)
     except (AttributeError, TypeError, RecursionError):
         text = json.dumps(values)
     data = text.encode(errors="surrogatepass")

@@ -277,9 +277,9 @@ def _count_committed(folder: Path) -> int:
 
 def _content(folder: Path) -> dict[str, Any]:
     """Everything that a run left behind and that must not depend on when it was killed."""
-    from spacecl.runs.open_run import opened
+    from spacecl.runs.open_run import open_run
 
-    learner = opened(folder).learner()
+    learner = open_run(folder).learner()
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.name != ".lock")
     constant = (".safetensors", "config.json", "tasks.json")
     return {

@@ -21,8 +21,8 @@ import torch
 from spacecl import SPACE, Learner, Recipe, Task, disk, store
 from spacecl.data import cache
 from spacecl.data.readers import Decoded
-from spacecl.data.task_data import check_whole
-from spacecl.learning.checkpoints import Epoch, Keeper, PhaseState, randomness
+from spacecl.data.task_data import check_all_data
+from spacecl.learning.checkpoints import Checkpointer, Epoch, PhaseState, randomness
 from spacecl.runs.config import resolve
 from spacecl.runs.metrics_log import Journal, read_rows
 from spacecl.runs.run import _learner
@@ -95,10 +95,10 @@ def _learner_scenario(seed: int) -> Scenario:
 
 
 def _checkpoint_scenario() -> Scenario:
-    """`Keeper.save` after every epoch of two phases, and the removal of the checkpoint."""
+    """`Checkpointer.save` after every epoch of two phases, and the removal of the checkpoint."""
 
-    def keeper(folder: Path) -> Keeper:
-        return Keeper(folder / "checkpoints" / "1", {"task": "one", "seed": 0})
+    def keeper(folder: Path) -> Checkpointer:
+        return Checkpointer(folder / "checkpoints" / "1", {"task": "one", "seed": 0})
 
     def save(phase: str, epoch: int) -> Callable[[Path], None]:
         state, drawn = randomness(torch.device("cpu"))
@@ -169,7 +169,7 @@ def _folder_scenario() -> Scenario:
     """The settings, tasks and machine of a run that begins, and begins again."""
     config = _settings()
     tasks, example = tasks_of(config, None)
-    counts = [check_whole(task, example) for task in tasks]
+    counts = [check_all_data(task, example) for task in tasks]
 
     def start(folder: Path) -> None:
         disk.make_folder(folder / "run")

@@ -110,9 +110,9 @@ def make_questions(folder: Path, count: int, draw: random.Random) -> list[Questi
     """Rows for both tasks, as JSON and as binary data."""
     import torch
 
-    from spacecl.runs.open_run import opened
+    from spacecl.runs.open_run import open_run
 
-    learner, found = opened(folder).learner(), []
+    learner, found = open_run(folder).learner(), []
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     for number in range(count):

@@ -11,7 +11,7 @@ from .data.task import Source, Task
 from .learner import Learner
 from .learning.core import Core
 from .learning.recipe import Recipe
-from .learning.record import Job, TaskRecord
+from .learning.record import TaskContext, TaskRecord
 from .methods import SPACE
 from .progress import Progress
 
@@ -51,7 +51,7 @@ def compress(
     )
     given = learner._core.blueprint.tensors()
 
-    def narrow(core: Core, job: Job) -> tuple[Core, dict[str, Any]]:
+    def narrow(core: Core, job: TaskContext) -> tuple[Core, dict[str, Any]]:
         return method.compress(core, core.blueprint.build(given).to(learner.fabric.device), job)
 
     classes = len(given[f"{learner._core.blueprint.head}.weight"])

@@ -7,6 +7,7 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 class SpaceError(Exception):
@@ -50,19 +51,37 @@ def first_line(error: BaseException) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
-def warn_user(message: str) -> None:
+def warn_user(message: str, category: type[Warning] = SpaceWarning) -> None:
     """Warn of something that works, but not as well as it could, at the line of the user's code that led to it."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
         frame, level = frame.f_back, level + 1
-    warnings.warn(message, SpaceWarning, stacklevel=level)
+    warnings.warn(message, category, stacklevel=level)
 
 
 _OURS = (os.path.dirname(__file__) + os.sep, contextlib.__file__)
 
 
+def renamed(old: str, new: str) -> Any:
+    """A class attribute for an old public name: it warns, and gives what the new name does.
+
+    >>> class Box:
+    ...     width = 3
+    ...     wide = renamed("wide", "width")
+    >>> Box().wide
+    3
+    """
+
+    def get(instance: Any) -> Any:
+        name = type(instance).__name__
+        warn_user(f"{name}.{old} is deprecated; use {name}.{new}.", DeprecationWarning)
+        return getattr(instance, new)
+
+    return property(get, doc=f"Deprecated; use `{new}`.")
+
+
 @contextmanager
-def users_code(what: str) -> Iterator[None]:
+def user_code_errors(what: str) -> Iterator[None]:
     """Where a user's own file runs: whatever it raises is told with its line, as an error of the settings."""
     try:
         yield

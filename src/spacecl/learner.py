@@ -20,24 +20,33 @@ from torch import Tensor, nn
 from . import store
 from .data.task import CLASSES, Source, Task
 from .data.task import INFER as INFER
-from .data.task_data import Data, check_input, prepare
-from .errors import ConfigError, DataError, SpaceError, SpaceWarning, StoreError, TaskError, first_line
-from .inference.task_inference import SAMPLES, Identified, Inferred, accepts, bounds, features, scores, signature
-from .learning.checkpoints import Keeper
+from .data.task_data import Data, check_input, prepare_data
+from .errors import ConfigError, DataError, SpaceError, SpaceWarning, StoreError, TaskError, first_line, renamed
+from .inference.task_inference import (
+    SAMPLES,
+    Identified,
+    Inferred,
+    accept_features,
+    estimate_bounds,
+    extract_features,
+    make_signature,
+    score_features,
+)
+from .learning.checkpoints import Checkpointer
 from .learning.core import Core
 from .learning.recipe import Recipe
-from .learning.record import Job, Picture, TaskRecord
-from .learning.saved import SavedLearner, compare_tensors, example_input, given_tensors, restored, written
+from .learning.record import Picture, TaskContext, TaskRecord
+from .learning.saved import SavedLearner, compare_tensors, example_input, from_files, given_tensors, to_files
 from .learning.state import Method as Method
 from .learning.state import State
 from .learning.trainer import Row, Trainer, evaluate
 from .methods import METHODS, SPACE
 from .progress import Progress
-from .seeds import seeded, task_seed
-from .structure.blueprint import rebuild, repeated
-from .structure.memory_format import ask
-from .structure.validate import admit, check_model
-from .validation import check_flag, check_path, file_errors, is_whole, show
+from .seeds import task_seed, use_seed
+from .structure.blueprint import rebuild, repeat_to_shape
+from .structure.memory_format import run_model
+from .structure.validate import check_model, validate_model
+from .validation import check_flag, check_path, file_errors, is_integer, show
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -53,10 +62,10 @@ class Learner:
     >>> learner.predict(x[:3], task="sign").shape, record.widths["0"] < 16
     (torch.Size([3]), True)
 
-    **Threads.** Any number of threads may query a learner (`logits`, `predict`, `identify`, `likeness`, `subnet`, `export`,
+    **Threads.** Any number of threads may query a learner (`logits`, `predict`, `identify`, `task_scores`, `subnet`, `export`,
     `records`, `digests`, `save`, ...) while one thread learns: each query is answered from the state before the commit or
     from the one after it, never from a mixture. `learn`, `remember` and setting `method` are refused with a SpaceError
-    while another thread learns. Training, `evaluate`, `given` and making a learner use the random generators of the
+    while another thread learns. Training, `evaluate`, `dense` and making a learner use the random generators of the
     process: for the same bits on every run, let one thread at a time do any of these.
     """
 
@@ -85,7 +94,7 @@ class Learner:
         if fabric is not None:
             _check_fabric(fabric)
         self.seed, self.progress = seed, progress
-        core = Core.empty(admit(model, example_input, head, shared))
+        core = Core.empty(validate_model(model, example_input, head, shared))
         method.check(core.channels)
         self._state = State(method, core)  # replaced in one step, and read once by everything that reads it
         self._changing = threading.Lock()  # held while a task is learned or anything else makes a new state of the old
@@ -147,7 +156,7 @@ class Learner:
 
     @seed.setter
     def seed(self, seed: int) -> None:
-        if not is_whole(seed) or int(seed) < 0:
+        if not is_integer(seed) or int(seed) < 0:
             raise ConfigError(f"seed={show(seed)} must be a whole number, at least 0.")
         self._seed = int(seed) % 2**40
 
@@ -184,28 +193,28 @@ class Learner:
         return self._core.blueprint.example
 
     @property
-    def room(self) -> dict[str, dict[str, int]]:
+    def capacity(self) -> dict[str, dict[str, int]]:
         """What tasks take from, layer by layer: how much there is, how much is taken, and by the last task alone.
 
         Counted in output channels or, with a method that shares out single weights, in weights. Empty where
         every task has the whole network.
         """
         state = self._state
-        return {} if state.method.forgets else state.core.room()
+        return {} if state.method.forgets else state.core.capacity()
 
     def full(self) -> nn.Module:
         """The full network, with the weights and the head that it was given, grown if it has grown since."""
         blueprint = self._core.blueprint
         shapes = blueprint.channels.shapes
-        return blueprint.build({name: repeated(tensor, shapes[name]) for name, tensor in blueprint.tensors().items()})
+        return blueprint.build({name: repeat_to_shape(tensor, shapes[name]) for name, tensor in blueprint.tensors().items()})
 
-    def given(self, classes: int) -> nn.Module:
+    def dense(self, classes: int) -> nn.Module:
         """The network as it was given, never grown, with a new head for so many classes: what a single task would have."""
-        if not is_whole(classes) or not 1 <= int(classes) <= CLASSES:
+        if not is_integer(classes) or not 1 <= int(classes) <= CLASSES:
             raise ConfigError(f"classes={show(classes)} must be a whole number from 1 to {CLASSES:,}.")
         blueprint = self._core.blueprint
         tensors = blueprint.tensors()
-        with seeded(self.seed):
+        with use_seed(self.seed):
             return blueprint.build(tensors | blueprint.new_head(tensors, classes))
 
     @property
@@ -285,18 +294,18 @@ class Learner:
         recipe = recipe or Recipe()
         title = f"{task.name}:"
         trainer = Trainer(self.fabric, recipe, seed, self.channels_last, title, self.progress, on_epoch=on_epoch)
-        with seeded(seed):
-            train, valid, classes = prepare(task, state.core.blueprint.example, torch.Generator().manual_seed(seed))
+        with use_seed(seed):
+            train, valid, classes = prepare_data(task, state.core.blueprint.example, torch.Generator().manual_seed(seed))
             torch.manual_seed(seed)  # however much was drawn while the data was read
             if checkpoint is not None:
                 data = {"examples": [len(train), len(valid)], "classes": classes}
                 trainer = replace(trainer, keeper=self._keeper(state, checkpoint, task.name, recipe, data))
             before = tuple(state.data[name] for name in state.records) if state.method.needs_data else ()
-            core, found = learn(state.core, Job(task.name, train, valid, classes, trainer, before))
+            core, found = learn(state.core, TaskContext(task.name, train, valid, classes, trainer, before))
             network = core.network(number).to(self.fabric.device)
             accuracy = evaluate(network, valid, self.fabric, self.channels_last)
-            signed = signature(self._examples(train, network, seed), classes)
-            signed |= bounds((x for x, _, _ in self._examples(valid, network, seed)), signed) if signed else {}
+            signed = make_signature(self._examples(train, network, seed), classes)
+            signed |= estimate_bounds((x for x, _, _ in self._examples(valid, network, seed)), signed) if signed else {}
             kept = [*core.signatures, *({} for _ in range(number - len(core.signatures)))]  # none of tasks of older versions
             core = replace(core, signatures=(*kept, signed))
         record = TaskRecord(
@@ -338,14 +347,14 @@ class Learner:
         _check_task(task, "remember()")
         with self._change() as state:
             seed = task_seed(self.seed, state.number(task.name))
-            with seeded(seed):
-                train, valid, classes = prepare(task, state.core.blueprint.example, torch.Generator().manual_seed(seed))
+            with use_seed(seed):
+                train, valid, classes = prepare_data(task, state.core.blueprint.example, torch.Generator().manual_seed(seed))
             known = state.records[task.name].classes
             if classes != known:
                 raise DataError(f"Task {task.name!r} was learned with {known} classes; these data have {classes}.")
             self._state = replace(state, data={**state.data, task.name: (train, valid)}).with_networks_of(state)
 
-    def _keeper(self, state: State, folder: Path, task: str, recipe: Recipe, data: Mapping[str, Any]) -> Keeper:
+    def _keeper(self, state: State, folder: Path, task: str, recipe: Recipe, data: Mapping[str, Any]) -> Checkpointer:
         """Checkpoints that know what they belong to: the task, how it is learned, and what was learned before."""
         if self.fabric.world_size > 1:
             raise ConfigError(
@@ -355,7 +364,7 @@ class Learner:
         method = {"name": type(state.method).__name__, "options": asdict(state.method)}  # type: ignore[call-overload]
         identity = {"task": task, "before": before, "seed": self.seed, "method": method, "recipe": asdict(recipe), **data}
         identity["model"] = state.core.channels.fingerprint()
-        return Keeper(folder, json.loads(json.dumps(identity)))
+        return Checkpointer(folder, json.loads(json.dumps(identity)))
 
     # -- asking ---------------------------------------------------------------------------------------------------
 
@@ -371,7 +380,7 @@ class Learner:
     def _answers(self, x: Tensor, network: nn.Module) -> Tensor:
         try:
             with torch.no_grad():
-                parts = [ask(network, part, self.channels_last) for part in x.split(1024)]
+                parts = [run_model(network, part, self.channels_last) for part in x.split(1024)]
                 return (parts[0] if len(parts) == 1 else torch.cat(parts)).to(x.device)
         except (IndexError, RuntimeError) as error:  # tokens beyond its vocabulary, above all
             raise DataError(f"The network does not know these inputs: {first_line(error)}") from error
@@ -397,7 +406,7 @@ class Learner:
             raise TaskError(f'Which task? Give its name, one name per row, or task="infer" to find out. {state.list_tasks()}')
         if infer:
             found = self._identify(state, x, together)
-            return Inferred(self._labels(state, x, found.tasks), found.tasks, found.sure)
+            return Inferred(self._labels(state, x, found.tasks), found.tasks, found.confidence)
         if isinstance(task, str):
             return self._logits(state, x, task).argmax(1)
         _check_input(state, x, "Mixed tasks")
@@ -428,7 +437,7 @@ class Learner:
         with `together`, if most rows do. A task takes about one in a hundred of its own inputs for such a row.
 
         Permuted pixels or other kinds of pictures are told apart row by row. Where tasks are classes of the same kind
-        of pictures a single row is often taken for another task's, and `sure` says so; some tens of rows `together` are not.
+        of pictures a single row is often taken for another task's, with low `confidence`; tens of rows `together` are not.
         """
         check_flag("together", together)
         return self._identify(self._state, x, together)
@@ -440,9 +449,9 @@ class Learner:
         if not len(x):
             return Identified((), torch.zeros(0, len(state.records)))
         names = list(state.records)
-        seen = features(x)
-        found = self._likeness(state, x, names, seen)
-        possible = torch.stack([accepts(seen, _signature(state, number)) for number in range(len(names))], 1)
+        seen = extract_features(x)
+        found = self._task_scores(state, x, names, seen)
+        possible = torch.stack([accept_features(seen, _signature(state, number)) for number in range(len(names))], 1)
         known = possible.any(1) & torch.isfinite(found).all(1)
         found = found.masked_fill(~known[:, None], 0.0)
         if together:  # rows that belong to none have no say, unless they are the most
@@ -452,7 +461,7 @@ class Learner:
         best = zip(known.tolist(), shares.argmax(1).tolist())
         return Identified(tuple(names[number] if good else None for good, number in best), shares.float())
 
-    def likeness(self, x: Tensor, task: str | None = None) -> Tensor:
+    def task_scores(self, x: Tensor, task: str | None = None) -> Tensor:
         """How much inputs are like those that a task was taught with, a number for each row; higher is more.
 
         Without a task's name, all tasks have a column each. Numbers of different tasks can be held against each other: that
@@ -460,8 +469,8 @@ class Learner:
         """
         state = self._state
         names = list(state.records) if task is None else [task]
-        _check_input(state, x, "likeness()")
-        found = self._likeness(state, x, names, features(x))
+        _check_input(state, x, "task_scores()")
+        found = self._task_scores(state, x, names, extract_features(x))
         return found if task is None else found[:, 0]
 
     def accepts(self, x: Tensor, task: str) -> Tensor:
@@ -472,9 +481,9 @@ class Learner:
         state = self._state
         number = state.number(task)
         _check_input(state, x, "accepts()")
-        return accepts(features(x), _signature(state, number))
+        return accept_features(extract_features(x), _signature(state, number))
 
-    def _likeness(self, state: State, x: Tensor, names: Sequence[str], seen: Tensor) -> Tensor:
+    def _task_scores(self, state: State, x: Tensor, names: Sequence[str], seen: Tensor) -> Tensor:
         """How much inputs are like those of some tasks, (rows, tasks)."""
         numbers = [state.number(name) for name in names]
         lost = [name for name, number in zip(names, numbers) if not _signature(state, number)]
@@ -486,10 +495,10 @@ class Learner:
         found = []
         for name, number in zip(names, numbers):
             logits = None if state.method.forgets else self._logits(state, x, name)  # what was usual then need not be now
-            found.append(scores(seen, _signature(state, number), logits))
+            found.append(score_features(seen, _signature(state, number), logits))
         return torch.stack(found, 1)
 
-    def remembers(self, task: str) -> bool:
+    def has_signature(self, task: str) -> bool:
         """Whether a task kept what its inputs are like: tasks that older versions learned have not."""
         state = self._state
         return bool(_signature(state, state.number(task)))
@@ -498,7 +507,7 @@ class Learner:
         """The share of some labelled data that a task's network gets right."""
         state = self._state
         network, checked = state.network(task, self.fabric.device), Data(data, f"Task {task!r}, data")
-        with seeded(self.seed):
+        with use_seed(self.seed):
             largest, classes = checked.check(state.core.blueprint.example, least=1), state.records[task].classes
             if largest >= classes:
                 raise DataError(
@@ -527,7 +536,7 @@ class Learner:
         `cats.json` beside it; `format` names one for a file that ends otherwise. Batch norms are folded into the layers
         before them where they can be, unless `fold=False`. `int8`, inputs to calibrate by, makes an ONNX file one of bytes.
         """
-        from .export.export import export
+        from .export.export import export_network
 
         file = check_path("file", file)
         check_flag("fold", fold)
@@ -546,7 +555,7 @@ class Learner:
             _check_input(state, int8, "int8, the inputs to calibrate by")
             if not len(int8):
                 raise DataError("int8, the inputs to calibrate by: there are none.")
-        return export(module, state.core.blueprint.example, file, about, format=format, fold=fold, int8=int8)
+        return export_network(module, state.core.blueprint.example, file, about, format=format, fold=fold, int8=int8)
 
     def digests(self) -> dict[str, str]:
         """Every task's digest, computed anew from the bits that are there."""
@@ -566,7 +575,7 @@ class Learner:
         """
         folder = check_path("folder", folder)
         state = self._state
-        body, files = written(state.core, state.records.values())
+        body, files = to_files(state.core, state.records.values())
         method = {"name": type(state.method).__name__, "options": asdict(state.method)}  # type: ignore[call-overload]
         if self.fabric.is_global_zero:
             store.save(folder, {"method": method, "seed": self.seed, **body}, files)
@@ -611,13 +620,13 @@ class Learner:
                 fabric=fabric,
                 progress=progress,
             )
-        learner._state = State(method, *restored(learner._core, body, files, folder))
+        learner._state = State(method, *from_files(learner._core, body, files, folder))
         if verify:
             learner.verify()
         return learner
 
     @file_errors("The learner cannot be loaded")
-    def reloaded(self, folder: str | os.PathLike[str]) -> Learner:
+    def reload(self, folder: str | os.PathLike[str]) -> Learner:
         """A learner with what the folder holds now, of the same architecture: far quicker than to load it anew.
 
         This one stays as it is. Networks of tasks that have not changed are the very same modules.
@@ -626,14 +635,22 @@ class Learner:
         body, files = store.load(folder, SavedLearner)
         compare_tensors(body.tensors, state.core.blueprint.module, folder)
         method = _method_of(body, type(state.method), folder)
-        new = State(method, *restored(state.core, body, files, folder))
+        new = State(method, *from_files(state.core, body, files, folder))
         _verify(new)
         found = copy.copy(self)
         found._state, found.seed = new.with_networks_of(state), body.seed
         return found
 
+    # -- names of version 0.1 -------------------------------------------------------------------------------------
 
-Learn = Callable[[Core, Job], tuple[Core, dict[str, Any]]]  # how one task more is learned
+    room = renamed("room", "capacity")
+    given = renamed("given", "dense")
+    likeness = renamed("likeness", "task_scores")
+    remembers = renamed("remembers", "has_signature")
+    reloaded = renamed("reloaded", "reload")
+
+
+Learn = Callable[[Core, TaskContext], tuple[Core, dict[str, Any]]]  # how one task more is learned
 
 
 def _check_task(task: object, where: str) -> None:

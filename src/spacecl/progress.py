@@ -25,7 +25,7 @@ def track(title: str, steps: int, show: Progress = None, done: int = 0) -> Itera
         with bar as tell:
             yield tell
         return
-    if not wanted(show) or steps < 1:
+    if not is_shown(show) or steps < 1:
         yield lambda epoch, loss, accuracy: None
         return
     from rich.progress import TimeRemainingColumn
@@ -35,7 +35,7 @@ def track(title: str, steps: int, show: Progress = None, done: int = 0) -> Itera
         yield lambda epoch, loss, accuracy: progress.update(bar, advance=1, text=_text(epoch, loss, accuracy))
 
 
-def wanted(show: bool | None) -> bool:
+def is_shown(show: bool | None) -> bool:
     return sys.stderr.isatty() if show is None else show
 
 
@@ -70,14 +70,14 @@ class Overview:
                 if count >= 10 or kind not in self.pace:  # the first steps are slow
                     self.pace[kind] = (time.perf_counter() - started) / count
                 left = self.left(title, steps - done - count)
-                text = f"{_text(epoch, loss, accuracy)}  run: {clock(left)} left"
+                text = f"{_text(epoch, loss, accuracy)}  run: {format_duration(left)} left"
                 progress.update(bar, advance=1, text=text)
 
             yield tell
         self.plan.pop(title, None)
 
 
-def dashed(widths: Mapping[str, int]) -> str:
+def format_widths(widths: Mapping[str, int]) -> str:
     """The widths of a network's layers, for people.
 
     >>> dashed({"conv1": 11, "conv2": 7})
@@ -86,7 +86,7 @@ def dashed(widths: Mapping[str, int]) -> str:
     return "-".join(map(str, widths.values())) if len(widths) <= 8 else f"{len(widths)} layers"
 
 
-def clock(seconds: float | None) -> str:
+def format_duration(seconds: float | None) -> str:
     """A duration for people.
 
     >>> clock(42), clock(754), clock(7300)
@@ -135,7 +135,7 @@ class _Download:
 @contextmanager
 def download_bar(title: str, show: bool | None = None) -> Iterator[Any]:
     """A bar for one download, in the form that pooch takes, or False for none."""
-    if not wanted(show):
+    if not is_shown(show):
         yield False
         return
     from rich.console import Console

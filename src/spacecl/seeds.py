@@ -16,7 +16,7 @@ def task_seed(seed: int, number: int) -> int:
 
 
 @contextmanager
-def seeded(seed: int) -> Iterator[None]:
+def use_seed(seed: int) -> Iterator[None]:
     """Seed every generator that training may draw from, and give the user's own states back afterwards."""
     states = random.getstate(), np.random.get_state()
     with torch.random.fork_rng():

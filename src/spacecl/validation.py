@@ -18,8 +18,8 @@ Rule = tuple[Callable[[Any], bool], str]  # whether a value is good, and what it
 _LONGEST = 120  # characters of a value that a message shows
 
 
-def whole(least: int) -> Rule:
-    return lambda v: is_whole(v) and int(v) >= least, f"a whole number, at least {least}"
+def integer(least: int) -> Rule:
+    return lambda v: is_integer(v) and int(v) >= least, f"a whole number, at least {least}"
 
 
 def number(good: Callable[[Any], bool], what: str) -> Rule:
@@ -34,7 +34,7 @@ def flag() -> Rule:
     return lambda v: isinstance(v, bool), "True or False"
 
 
-def is_whole(value: Any) -> bool:
+def is_integer(value: Any) -> bool:
     """Whether a value is a whole number; True and False are none."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
@@ -57,7 +57,7 @@ def faults(values: Mapping[str, Any], rules: Mapping[str, Rule]) -> list[str]:
         value = values[name]
         if not good(value):
             found.append(f"{name}={show(value)} must be {what}")
-        elif is_whole(value) and int(value) >= 2**63:
+        elif is_integer(value) and int(value) >= 2**63:
             found.append(f"{name}={show(value)} is too large: whole numbers have at most 64 bits")
     return found
 
@@ -88,7 +88,7 @@ def show(value: Any) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
-def problem_of_name(name: Any) -> str | None:
+def find_name_problem(name: Any) -> str | None:
     """What is wrong with the name of a task or a class, or None: names go into JSON, tables, file names and addresses.
 
     >>> problem_of_name("cats"), problem_of_name(" "), problem_of_name("a\\nb")

@@ -64,7 +64,7 @@ def run_command(options: argparse.Namespace) -> int:
     for name in chosen:
         dataset = sources.DATASETS[name]
         if options.action == "list":
-            folder = dataset.find(sources.places(options.data))
+            folder = dataset.find(sources.search_folders(options.data))
             state, told = ("there", dataset.title) if folder else ("missing", f"{dataset.title}. {dataset.how()}")
         else:
             found = sources.check(name, options.data)

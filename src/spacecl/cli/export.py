@@ -57,7 +57,7 @@ def run_command(options: argparse.Namespace) -> int:
     from ..errors import ConfigError
     from ..export.export import FORMATS
     from ..runs.delivery import deliver
-    from ..runs.open_run import opened
+    from ..runs.open_run import open_run
 
     show_warnings_as_text()
     if options.int8 != (options.calibrate is not None):
@@ -66,7 +66,7 @@ def run_command(options: argparse.Namespace) -> int:
         )
     ending = next((name for name, end in FORMATS.items() if options.out and str(options.out).endswith(end)), "onnx")
     entries = deliver(
-        opened(options.run, options.model, options.trust_code),
+        open_run(options.run, options.model, options.trust_code),
         None if options.all else list(dict.fromkeys(options.task)),
         options.out,
         format=options.format or ending,

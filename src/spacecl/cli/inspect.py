@@ -25,11 +25,11 @@ def run_command(options: argparse.Namespace) -> int:
     from rich.markup import escape
     from rich.table import Table
 
-    from ..progress import dashed
+    from ..progress import format_widths
     from ..runs import audit
-    from ..runs.open_run import opened
+    from ..runs.open_run import open_run
 
-    run = opened(options.run, options.model, options.trust_code)
+    run = open_run(options.run, options.model, options.trust_code)
     code = run.untrusted_code
     found = audit.inspect_without_code(run) if code else audit.inspect(run.learner())
     if options.json:
@@ -40,7 +40,7 @@ def run_command(options: argparse.Namespace) -> int:
         tasks.add_column(column, justify="left" if column in ("task", "widths") else "right", overflow="fold")
     for task in found["tasks"]:
         row = (task["task"], str(task["classes"]), f"{task['accuracy']:.2%}", f"{task['parameters']:,}")
-        tasks.add_row(*map(escape, row), f"{task['size']:.1%}", dashed(task["widths"]))
+        tasks.add_row(*map(escape, row), f"{task['size']:.1%}", format_widths(task["widths"]))
     console().print(tasks)
     for column in ("layer", "has", "taken", "free", "taken by the last task"):
         layers.add_column(column, justify="left" if column == "layer" else "right")

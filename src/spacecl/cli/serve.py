@@ -44,7 +44,7 @@ def add_command(commands: Any) -> None:
 
 
 def run_command(options: argparse.Namespace) -> int:
-    from ..runs.open_run import opened
+    from ..runs.open_run import open_run
     from ..serving import app as serve
 
     show_warnings_as_text()
@@ -52,7 +52,7 @@ def run_command(options: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with suppress(KeyboardInterrupt):  # which is how a server is stopped
         serve.run(
-            opened(options.run, options.model, options.trust_code),
+            open_run(options.run, options.model, options.trust_code),
             options.host,
             options.port,
             watch=options.watch,

@@ -61,7 +61,7 @@ def run_command(options: argparse.Namespace) -> int:
     if found["best"] is None:
         print("spacecl: every combination diverged. Try a lower learning rate: --lr ...", file=sys.stderr)
         return 1
-    best = [part for key, value in found["best"].items() for part in ("--set", f"{key}={config.as_toml(value)}")]
+    best = [part for key, value in found["best"].items() for part in ("--set", f"{key}={config.to_toml(value)}")]
     command = shlex.join(["spacecl", "run", *_without(options.arguments[1:], ("--over", "--out")), *best])
     print(f"{out}/tune.json has all of it. To use the best: {command}")
     return 0

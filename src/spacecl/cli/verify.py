@@ -46,12 +46,12 @@ def run_command(options: argparse.Namespace) -> int:
 
     from ..errors import SpaceError
     from ..runs import audit
-    from ..runs.open_run import opened
+    from ..runs.open_run import open_run
 
     show_warnings_as_text()
     measure = options.accuracy or options.data is not None
     try:
-        found = audit.verify(opened(options.run, options.model, options.trust_code), measure, options.data, options.tolerance)
+        found = audit.verify(open_run(options.run, options.model, options.trust_code), measure, options.data, options.tolerance)
     except SpaceError as error:
         if options.json:
             print(json.dumps({"folder": options.run, "ok": False, "error": str(error)}, indent=1))

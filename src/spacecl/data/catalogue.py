@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .readers import pictures
+from .readers import list_pictures
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def files_of(dataset: Dataset, folder: Path) -> Iterable[Path]:
         for one in entry.split("|"):
             path = _packed(folder / one) if not (folder / one).exists() else folder / one
             if path is not None and path.is_dir():
-                yield from pictures(path)
+                yield from list_pictures(path)
             elif path is not None and path.is_file():
                 yield path
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import DataError
-from ..validation import number, show, whole
+from ..validation import integer, number, show
 
 SHIFT = 2  # pixels that augmentation may move an image by, each way
 
@@ -120,7 +120,7 @@ class Images:
         }
 
 
-def as_told(told: Mapping[str, Any], pixels: np.ndarray) -> Tensor:
+def preprocess(told: Mapping[str, Any], pixels: np.ndarray) -> Tensor:
     """Pictures as bytes made inputs in the way of the images that are told of."""
     order = None if told["order"] is None else torch.tensor(told["order"])
     shape = None if told["shape"] is None else tuple(told["shape"])
@@ -152,7 +152,7 @@ def with_borders(mean: Values, std: Values, share: float) -> tuple[Values, Value
     return means, tuple(float(np.sqrt(share * (s * s + m * m) - b * b)) for m, s, b in zip(mean, std, means))
 
 
-def augmented(x: Tensor, how: str) -> Tensor:
+def augment(x: Tensor, how: str) -> Tensor:
     """A batch of images, mirrored or moved a little at random; the same images with "none"."""
     if "flip" in how:
         mirrored = (torch.rand(len(x), device=x.device) < 0.5).nonzero()[:, 0]
@@ -180,7 +180,7 @@ def _are_numbers(values: Any, above: bool) -> bool:
 
 
 def _is_shape(shape: Any) -> bool:
-    return isinstance(shape, (tuple, list)) and len(shape) == 3 and all(map(whole(1)[0], shape))
+    return isinstance(shape, (tuple, list)) and len(shape) == 3 and all(map(integer(1)[0], shape))
 
 
 def _is_order(order: Any, size: int) -> bool:

@@ -144,7 +144,9 @@ def read_facescrub(folder: Path) -> Decoded:
                 raise DataError(f"{file} does not hold 32 x 32 colour images. Fetch it again.")
             splits.append((_bytes(pixels, file), _labels(found.get("labels"), file)))
         return Decoded(splits[0], splits[1], _numbers(100))
-    people = sorted((path for path in folder.iterdir() if path.is_dir()), key=lambda path: (-len(pictures(path)), path.name))
+    people = sorted(
+        (path for path in folder.iterdir() if path.is_dir()), key=lambda path: (-len(list_pictures(path)), path.name)
+    )
     if len(people) < 100:
         raise DataError(f"{folder} holds pictures of {len(people)} people; 100 are needed, a folder for each.")
     people = sorted(people[:100])
@@ -196,8 +198,8 @@ def read_gtsrb(folder: Path) -> Decoded:
     images = folder / "Final_Test" / "Images"
     table = next(file for file in (folder / "GT-final_test.csv", images / "GT-final_test.csv") if file.is_file())
     rows = _sign_rows(table)
-    test = decode([images / name for name in rows], (3, 32, 32)), np.array(list(rows.values()), np.int64)
-    return Decoded((decode(files, (3, 32, 32)), labels), test, _numbers(43), note)
+    test = decode_pictures([images / name for name in rows], (3, 32, 32)), np.array(list(rows.values()), np.int64)
+    return Decoded((decode_pictures(files, (3, 32, 32)), labels), test, _numbers(43), note)
 
 
 def _sign_rows(table: Path) -> dict[str, int]:
@@ -224,7 +226,7 @@ def _sign_rows(table: Path) -> dict[str, int]:
 LARGEST_TABLE = 1 << 24  # bytes, forty times what is published
 
 
-def pictures(folder: Path) -> list[Path]:
+def list_pictures(folder: Path) -> list[Path]:
     """The pictures in a folder, however deep, in order; what systems and tools hide there is none of them."""
     found = (path for path in folder.rglob("*") if path.suffix.lower() in PICTURES)
     return sorted(path for path in found if not any(hidden(part) for part in path.relative_to(folder).parts))
@@ -238,7 +240,7 @@ def listed(folders: Sequence[Path]) -> tuple[list[Path], np.ndarray, str]:
     """The pictures in one folder for each class, and their labels. Empty files are left out, and said."""
     files, labels, empty = [], [], 0
     for label, folder in enumerate(folders):
-        found = pictures(folder)
+        found = list_pictures(folder)
         whole = [file for file in found if not _is_empty(file)]
         empty += len(found) - len(whole)
         files += whole
@@ -261,18 +263,18 @@ def read_parts(folders: Sequence[Path], size: int, channels: int, share: float) 
     """Pictures of classes, a share of them set aside as test data, the same ones every time."""
     files, labels, note = listed(folders)
     rest, test = set_aside(len(files), share)
-    parts = [(decode([files[row] for row in rows], (channels, size, size)), labels[rows]) for rows in (rest, test)]
+    parts = [(decode_pictures([files[row] for row in rows], (channels, size, size)), labels[rows]) for rows in (rest, test)]
     return parts[0], parts[1], note
 
 
-def decode(files: Sequence[Path], shape: Sequence[int]) -> np.ndarray:
+def decode_pictures(files: Sequence[Path], shape: Sequence[int]) -> np.ndarray:
     """Pictures as bytes, all of one shape (channels, height, width); all that cannot be read are named."""
-    need_pillow()
+    require_pillow()
     found, broken = np.empty((len(files), *shape), np.uint8), []
     for row, file in enumerate(files):
         try:
             with open_file(file) as stream, open_picture(stream) as picture:
-                found[row] = seen(picture, shape)
+                found[row] = to_pixels(picture, shape)
         except Exception as error:  # decoders fail in all ways
             broken.append(f"{file} ({str(error) or type(error).__name__})")
     if broken:
@@ -288,7 +290,7 @@ class LargePictureError(ValueError):
 @contextmanager
 def open_picture(stream: BinaryIO) -> Iterator[Any]:
     """Open a picture of one of FORMATS with Pillow, of at most PIXELS pixels."""
-    Image = need_pillow()  # noqa: N806
+    Image = require_pillow()  # noqa: N806
     large = LargePictureError(f"it has more than {PIXELS:,} pixels")
     try:
         picture = Image.open(stream, formats=FORMATS)
@@ -302,7 +304,7 @@ def open_picture(stream: BinaryIO) -> Iterator[Any]:
         yield picture
 
 
-def seen(picture: Any, shape: Sequence[int]) -> np.ndarray:
+def to_pixels(picture: Any, shape: Sequence[int]) -> np.ndarray:
     """One picture as it is seen, as bytes: turned as its camera says, what is transparent on white, 16 bits as 8."""
     from PIL import Image, ImageOps
 
@@ -319,7 +321,7 @@ def seen(picture: Any, shape: Sequence[int]) -> np.ndarray:
     return np.asarray(picture).reshape(high, wide, channels).transpose(2, 0, 1)
 
 
-def need_pillow() -> Any:
+def require_pillow() -> Any:
     try:
         from PIL import Image
     except ImportError as error:

@@ -37,14 +37,14 @@ def named(data: str | os.PathLike[str] | None) -> list[Path]:
     return folders
 
 
-def places(data: str | os.PathLike[str] | None) -> list[Path]:
+def search_folders(data: str | os.PathLike[str] | None) -> list[Path]:
     """All folders to look for data in, those that the user names first."""
     return [*named(data), cache() / "downloads", *SYSTEM]
 
 
-def missing(names: Iterable[str], data: str | os.PathLike[str] | None) -> list[str]:
+def find_missing(names: Iterable[str], data: str | os.PathLike[str] | None) -> list[str]:
     """A sentence for each dataset that is not there and will not be fetched by itself."""
-    folders, asked = places(data), named(data)
+    folders, asked = search_folders(data), named(data)
     found = []
     for name in names:
         dataset = DATASETS[name]
@@ -56,10 +56,10 @@ def missing(names: Iterable[str], data: str | os.PathLike[str] | None) -> list[s
 
 def load(name: str, data: str | os.PathLike[str] | None = None) -> Decoded:
     """A dataset as memory-mapped arrays: found, or fetched if the user named no folder; decoded the first time only."""
-    dataset, roots = DATASETS[name], places(data)
+    dataset, roots = DATASETS[name], search_folders(data)
     folder = dataset.find(roots)
     if folder is None:
-        problems = missing([name], data)
+        problems = find_missing([name], data)
         if problems:
             raise DataError(problems[0])
         fetch(name, cache() / "downloads")
@@ -152,7 +152,7 @@ class Finding:
 def check(name: str, data: str | os.PathLike[str] | None = None) -> Finding:
     """Read a dataset's files whole, and compare them with what was published."""
     dataset = DATASETS[name]
-    folder = dataset.find(places(data))
+    folder = dataset.find(search_folders(data))
     if folder is None:
         return Finding("missing", None, dataset.how())
     try:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ..errors import DataError, TaskError
-from ..validation import is_whole, problem_of_name, show
+from ..validation import find_name_problem, is_integer, show
 from .images import Images
 
 INFER: Final = "infer"  # in place of a task's name: find out which it is
@@ -23,7 +23,7 @@ Batch = tuple[Tensor, Tensor]
 
 def check_name(name: Any) -> None:
     """A task's name is text that can be shown, and not the word that asks to infer the task."""
-    problem = problem_of_name(name)
+    problem = find_name_problem(name)
     if problem:
         raise DataError(f"A task needs a name, as text; got {show(name)}: {problem}.")
     if name == INFER:
@@ -52,7 +52,7 @@ class Task:
 
     def __post_init__(self) -> None:
         check_name(self.name)
-        if self.classes is not None and not is_whole(self.classes):
+        if self.classes is not None and not is_integer(self.classes):
             object.__setattr__(self, "classes", check_class_names(self.classes, self.name))
         count = self.class_count(0)
         if not 1 <= count <= CLASSES:
@@ -75,7 +75,7 @@ def check_class_names(classes: Any, task: str) -> tuple[str, ...]:
     if not listed or getattr(classes, "ndim", 1) != 1:
         raise DataError(f"Task {task!r}: classes={show(classes)} is neither a number of classes nor a list of their names.")
     names = list(islice(classes, CLASSES + 1))
-    wrong = [f"class {number}, {show(name)}: {why}" for number, name in enumerate(names) if (why := problem_of_name(name))]
+    wrong = [f"class {number}, {show(name)}: {why}" for number, name in enumerate(names) if (why := find_name_problem(name))]
     if not wrong:
         wrong = [f"{name!r} is there {count} times" for name, count in Counter(names).items() if count > 1]
     if wrong:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
 
 from ..errors import DataError, first_line
-from ..structure.blueprint import unusual_kind
+from ..structure.blueprint import describe_unsupported
 from .images import Images
 from .task import Batch, Source, Task
 
@@ -181,7 +181,7 @@ class Data:
             yield batch[0], batch[1]
 
 
-def prepare(task: Task, example: Tensor, generator: torch.Generator) -> tuple[Data, Data, int]:
+def prepare_data(task: Task, example: Tensor, generator: torch.Generator) -> tuple[Data, Data, int]:
     """A task's training and validation data and its number of classes, checked."""
     train = Data(task.train, f"Task {task.name!r}, train")
     valid = None if task.valid is None else Data(task.valid, f"Task {task.name!r}, valid")
@@ -206,9 +206,9 @@ def prepare(task: Task, example: Tensor, generator: torch.Generator) -> tuple[Da
     return train, valid, classes
 
 
-def check_whole(task: Task, example: Tensor) -> dict[str, int]:
+def check_all_data(task: Task, example: Tensor) -> dict[str, int]:
     """Look at all of a task's data, test data included, before anything is trained; how many examples and classes it has."""
-    train, valid, classes = prepare(task, example, torch.Generator().manual_seed(0))
+    train, valid, classes = prepare_data(task, example, torch.Generator().manual_seed(0))
     test = Data(task.test, f"Task {task.name!r}, test")  # type: ignore[arg-type]
     largest = test.check(example, least=1)
     if largest >= classes:
@@ -238,7 +238,7 @@ def check_input(x: Tensor, example: Tensor, first: int = 0) -> str | None:
     """What is wrong with a batch of inputs, rows `first` on, for a model that takes `example`, or None."""
     if not isinstance(x, Tensor):
         return f"inputs must be tensors; got {type(x).__name__}. Convert them, for instance with torch.as_tensor."
-    kind = unusual_kind(x)
+    kind = describe_unsupported(x)
     if kind:
         return f"inputs are {kind}. Give plain tensors of numbers."
     if x.shape[1:] != example.shape[1:]:
@@ -252,7 +252,7 @@ def check_input(x: Tensor, example: Tensor, first: int = 0) -> str | None:
 
 
 def _problem(x: Any, y: Any, example: Tensor, first: int) -> str | None:
-    kind = unusual_kind(y) if isinstance(y, Tensor) else None
+    kind = describe_unsupported(y) if isinstance(y, Tensor) else None
     if kind or not isinstance(y, Tensor) or y.is_floating_point() or y.dtype == torch.bool or y.dim() != 1:
         shape = f"{kind or y.dtype} of shape {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
         return f"labels must be whole numbers, one per example; got {shape}."
@@ -264,7 +264,7 @@ def _tensor(values: Any, what: str) -> Tensor:
         tensor = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise DataError(f"{what} cannot be made a tensor: {error}") from error
-    kind = unusual_kind(tensor)
+    kind = describe_unsupported(tensor)
     if kind:
         raise DataError(f"{what} are {kind}. Give plain tensors of numbers.")
     return tensor

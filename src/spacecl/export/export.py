@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from .. import disk
 from ..errors import ConfigError, DataError, SpaceError, first_line
-from ..structure.blueprint import inputs_like, tensors_of
+from ..structure.blueprint import named_tensors, random_inputs
 from .fold_batchnorm import folded
 
 FORMATS = {"onnx": ".onnx", "torch": ".pt2", "safetensors": ".safetensors"}
@@ -35,7 +35,7 @@ About = dict[str, Any]
 _SAID = ("task", "classes", "digest", "widths", "pictures")  # in the files themselves
 
 
-def export(
+def export_network(
     module: nn.Module,
     example: Tensor,
     file: str | os.PathLike[str],
@@ -63,7 +63,7 @@ def export(
         raise ConfigError(f"int8 is for ONNX files, not for {kind}. Leave one of the two out.")
     network, into = folded(module.cpu(), example) if fold else (module.cpu().eval(), {})
     network.requires_grad_(False)
-    probe = inputs_like(example, 3)  # more than one, so that no number of rows is taken for granted
+    probe = random_inputs(example, 3)  # more than one, so that no number of rows is taken for granted
     with torch.no_grad():
         expected = network(probe)
     about = {
@@ -83,7 +83,7 @@ def export(
     about |= {"file": path.name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     if kind == "safetensors":
         layers = {name: repr(layer) for name, layer in network.named_modules() if name and not [*layer.children()]}
-        tensors = {name: list(tensor.shape) for name, tensor in tensors_of(network).items()}
+        tensors = {name: list(tensor.shape) for name, tensor in named_tensors(network).items()}
         text = json.dumps(about | {"layers": layers, "tensors": tensors}, indent=1)
         disk.write_file(path.with_suffix(".json"), text.encode())
     return about
@@ -115,7 +115,7 @@ def write_index(folder: Path, entries: Sequence[About]) -> Path:
     return file
 
 
-def session(file: str | os.PathLike[str] | bytes) -> Callable[[Tensor], Tensor]:
+def open_session(file: str | os.PathLike[str] | bytes) -> Callable[[Tensor], Tensor]:
     """An ONNX file as a function of inputs, run by onnxruntime."""
     runtime = _needed("onnxruntime")
     given = file if isinstance(file, bytes) else os.fspath(file)
@@ -157,7 +157,7 @@ def _onnx(network: nn.Module, probe: Tensor, expected: Tensor, about: Mapping[st
         if value is not None:
             proto.metadata_props.add(key=key, value=value if isinstance(value, str) else json.dumps(value))
     data = proto.SerializeToString()
-    _held(session(data), probe, expected, "onnxruntime")
+    _held(open_session(data), probe, expected, "onnxruntime")
     return data
 
 
@@ -183,7 +183,7 @@ def _torch(network: nn.Module, probe: Tensor, expected: Tensor, about: Mapping[s
 
 
 def _safetensors(network: nn.Module, probe: Tensor, expected: Tensor, about: Mapping[str, Any]) -> bytes:
-    tensors = {name: tensor.contiguous().clone() for name, tensor in tensors_of(network).items()}
+    tensors = {name: tensor.contiguous().clone() for name, tensor in named_tensors(network).items()}
     return safetensors.torch.save(tensors, {"task": str(about.get("task", "")), "digest": str(about.get("digest", ""))})
 
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
-from ..structure.blueprint import inputs_like
-from ..structure.graph import export, layers_of, module_of
-from ..structure.validate import agree
+from ..structure.blueprint import random_inputs
+from ..structure.graph import export_graph, layers_of, module_of
+from ..structure.validate import is_close
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
@@ -40,7 +40,7 @@ def folded(module: nn.Module, example: Tensor) -> tuple[nn.Module, dict[str, str
 
 def _pairs(module: nn.Module, example: Tensor) -> list[tuple[str, str]]:
     """Layers and the batch norms behind them, by their dotted names."""
-    program = export(module, example)
+    program = export_graph(module, example)
     names = program.graph_signature.inputs_to_parameters
     layers, pairs = dict(module.named_modules()), []
     for node in program.graph.nodes:
@@ -71,9 +71,9 @@ def _whole(norm: Any) -> nn.Module:
 
 
 def _same(module: nn.Module, other: nn.Module, example: Tensor) -> bool:
-    x = inputs_like(example, 2)
+    x = random_inputs(example, 2)
     with torch.no_grad():
         try:
-            return agree(other(x), module(x))
+            return is_close(other(x), module(x))
         except Exception:
             return False

@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..errors import renamed
 from ..structure.channels import Tensors
 
 GRID = 4  # images are looked at in so many by so many parts
@@ -52,9 +53,11 @@ class Identified:
         return torch.tensor([task is None for task in self.tasks], dtype=torch.bool)
 
     @property
-    def sure(self) -> Tensor:
+    def confidence(self) -> Tensor:
         """For every row, the score of its task, and 0 where it has none."""
         return self.scores.amax(1).masked_fill(self.unknown, 0.0)
+
+    sure = renamed("sure", "confidence")
 
 
 @dataclass(frozen=True)
@@ -66,10 +69,12 @@ class Inferred:
 
     labels: Tensor
     tasks: tuple[str | None, ...]
-    sure: Tensor
+    confidence: Tensor
+
+    sure = renamed("sure", "confidence")
 
 
-def features(x: Tensor) -> Tensor:
+def extract_features(x: Tensor) -> Tensor:
     """Inputs as a few numbers each, in float64: of images colours and edges of every part, of others a projection.
 
     >>> features(torch.zeros(2, 3, 32, 32)).shape, features(torch.zeros(2, 784)).shape, features(torch.zeros(2, 9)).shape
@@ -97,9 +102,9 @@ def _projection(size: int) -> Tensor:
     return torch.linalg.qr(drawn)[0]
 
 
-def signature(examples: Iterable[tuple[Tensor, Tensor, Tensor]], classes: int) -> Tensors:
+def make_signature(examples: Iterable[tuple[Tensor, Tensor, Tensor]], classes: int) -> Tensors:
     """What is to be remembered of a task's inputs: triples of inputs, labels and the task's own logits."""
-    found = [(features(x), y, logits.double().logsumexp(1)) for x, y, logits in examples]
+    found = [(extract_features(x), y, logits.double().logsumexp(1)) for x, y, logits in examples]
     rows, labels, energy = (torch.cat([part[place].cpu() for part in found]) for place in range(3))
     labels = labels.long() if classes <= CLASSES else torch.zeros_like(labels)
     present, labels = labels.unique(return_inverse=True)
@@ -132,7 +137,7 @@ def signature(examples: Iterable[tuple[Tensor, Tensor, Tensor]], classes: int) -
     return kept if all(bool(torch.isfinite(tensor).all()) for tensor in kept.values()) else {}
 
 
-def scores(seen: Tensor, signed: Mapping[str, Tensor], logits: Tensor | None) -> Tensor:
+def score_features(seen: Tensor, signed: Mapping[str, Tensor], logits: Tensor | None) -> Tensor:
     """How well a task explains features, on a scale that all tasks share; with its logits, how sure its network is, too."""
     size = len(signed["spread"])
     volume, flattered, energy, deviation = signed["numbers"].tolist()
@@ -142,11 +147,11 @@ def scores(seen: Tensor, signed: Mapping[str, Tensor], logits: Tensor | None) ->
     return found if logits is None else found + (logits.double().logsumexp(1).cpu() - energy) / deviation
 
 
-def misfits_of_signature(signed: Mapping[str, Tensor], example: Tensor) -> list[str]:
+def find_signature_problems(signed: Mapping[str, Tensor], example: Tensor) -> list[str]:
     """Why a signature, if there is one, cannot be that of inputs like an example, in words."""
     if not signed:
         return []
-    size = features(example[:1]).shape[1]
+    size = extract_features(example[:1]).shape[1]
     shapes = {"spread": (size,), "root": (size * (size + 1) // 2,)}
     numbers, means = signed.get("numbers"), signed.get("means")
     fits = all(name in signed and tuple(signed[name].shape) == shape for name, shape in shapes.items())
@@ -159,16 +164,16 @@ def misfits_of_signature(signed: Mapping[str, Tensor], example: Tensor) -> list[
     return [] if fits else ["its signature does not fit the model's inputs"]
 
 
-def bounds(inputs: Iterable[Tensor], signed: Mapping[str, Tensor]) -> Tensors:
+def estimate_bounds(inputs: Iterable[Tensor], signed: Mapping[str, Tensor]) -> Tensors:
     """How far nearly all of a task's own inputs lie from their class means, judged by its validation inputs."""
-    far = [_strangeness(features(x), signed) for x in inputs if len(x)]
+    far = [_strangeness(extract_features(x), signed) for x in inputs if len(x)]
     if not far or "leading" not in signed:
         return {}
     found = torch.tensor([upper_level(column) for column in torch.cat(far).unbind(1)], dtype=torch.float64)
     return {"bounds": found} if bool(torch.isfinite(found).all()) else {}
 
 
-def accepts(seen: Tensor, signed: Mapping[str, Tensor]) -> Tensor:
+def accept_features(seen: Tensor, signed: Mapping[str, Tensor]) -> Tensor:
     """Which rows of features a task takes for its own; all of them, if it is of a version that kept no bounds."""
     if "bounds" not in signed:
         return torch.ones(len(seen), dtype=torch.bool)

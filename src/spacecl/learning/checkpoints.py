@@ -15,7 +15,7 @@ from torch import Tensor
 from typing_extensions import TypedDict
 
 from .. import store
-from ..documents import Count, Share
+from ..documents import Count, Fraction
 from ..errors import SpaceError, StoreError
 
 Tensors = dict[str, Tensor]
@@ -28,7 +28,7 @@ class Epoch(TypedDict):
     phase: str
     epoch: Count
     loss: float
-    accuracy: Share
+    accuracy: Fraction
     valid_loss: float
     lr: float
     seconds: float
@@ -63,7 +63,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class Keeper:
+class Checkpointer:
     """Keeps the state of each phase of a task's learning in a folder; `identity` says what the phases belong to."""
 
     folder: Path
@@ -91,7 +91,7 @@ class Keeper:
         store.save(self.folder / phase, {"identity": dict(self.identity), "state": asdict(state)}, files)
 
 
-def part(tensors: Tensors, name: str) -> Tensors:
+def select_prefix(tensors: Tensors, name: str) -> Tensors:
     """The tensors of one of the files that were saved."""
     return {key.removeprefix(f"{name}."): tensor for key, tensor in tensors.items() if key.startswith(f"{name}.")}
 

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import SpaceError
-from ..structure.blueprint import Blueprint, rebuild, repeated
+from ..structure.blueprint import Blueprint, rebuild, repeat_to_shape
 from ..structure.channels import Channels, Tensors, trace
 from ..structure.graph import module_of
-from ..structure.validate import check
+from ..structure.validate import check_narrowing
 
 FREE = 255  # the task of a weight that none has taken
 
@@ -100,7 +100,7 @@ class Core:
                 used += sum(tensor.numel() for tensor in _distinct(own[name] for own in self.own if name in own))
         return used / full
 
-    def room(self) -> dict[str, dict[str, int]]:
+    def capacity(self) -> dict[str, dict[str, int]]:
         """For every layer that tasks share out, `of`: what there is, `taken`: by any task, `last`: by the last one alone."""
         if self.taken:
             found: dict[str, dict[str, int]] = {}
@@ -222,10 +222,12 @@ class Core:
         if other:
             raise SpaceError(f"The network cannot grow: {other[0]} would have the shape {list(shapes[other[0]])}.")
         blueprint = self.blueprint
-        given = {name: repeated(tensor, shapes[name]) for name, tensor in blueprint.tensors().items()}
+        given = {name: repeat_to_shape(tensor, shapes[name]) for name, tensor in blueprint.tensors().items()}
         module = rebuild(blueprint.module, given)
         module.eval()
-        channels = check(module, blueprint.example, trace(module, blueprint.example, blueprint.head, blueprint.shared))
+        channels = check_narrowing(
+            module, blueprint.example, trace(module, blueprint.example, blueprint.head, blueprint.shared)
+        )
         layers = [group.layers for group in old.groups]
         found = {group.layers: group.units for group in channels.groups}
         if any(len(found.get(name, ())) != size for name, size in zip(layers, sizes)) or len(found) != len(layers):

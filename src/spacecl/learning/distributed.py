@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 
-def summed(fabric: Fabric, tensor: Tensor) -> Tensor:
+def all_sum(fabric: Fabric, tensor: Tensor) -> Tensor:
     """The sum of a tensor over all processes, the same bits in each."""
     if fabric.world_size == 1:
         return tensor

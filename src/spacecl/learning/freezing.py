@@ -8,20 +8,20 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from ..structure.blueprint import tensors_of
+from ..structure.blueprint import named_tensors
 from .trainer import Hook
 
 
-def hold(module: nn.Module, held: Mapping[str, Tensor]) -> Hook | None:
+def make_freeze_hook(module: nn.Module, held: Mapping[str, Tensor]) -> Hook | None:
     """A step hook that puts held positions back to what they are now, to the bit, whatever the optimiser did."""
-    saved = {name: tensor.clone() for name, tensor in tensors_of(module).items() if name in held and bool(held[name].any())}
+    saved = {name: tensor.clone() for name, tensor in named_tensors(module).items() if name in held and bool(held[name].any())}
     if not saved:
         return None
     puts: list[Callable[[], object]] = []
 
     def put_back(module: nn.Module) -> None:
         if not puts:  # only now do the tensors lie where training has moved them
-            found = tensors_of(module)
+            found = named_tensors(module)
             puts.extend(_putting(found[name], held[name].to(found[name].device), value) for name, value in saved.items())
         for put in puts:
             put()

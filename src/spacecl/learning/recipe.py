@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 from ..errors import ConfigError
-from ..validation import Rule, faults, number, one_of, plain, whole
+from ..validation import Rule, faults, integer, number, one_of, plain
 
 OPTIMIZERS = ("sgd", "adam", "adamw")
 SCHEDULES = ("one-cycle", "cosine", "steps", "plateau", "constant")
@@ -65,16 +65,16 @@ class Recipe:
 
 
 _RULES: dict[str, Rule] = {
-    "epochs": whole(0),
-    "batch_size": whole(1),
+    "epochs": integer(0),
+    "batch_size": integer(1),
     "optimizer": one_of(OPTIMIZERS),
     "lr": number(lambda v: v > 0, "above 0"),
     "momentum": number(lambda v: 0 <= v < 1, "in [0, 1)"),
     "weight_decay": number(lambda v: v >= 0, "at least 0"),
     "schedule": one_of(SCHEDULES),
-    "milestones": (lambda v: isinstance(v, (tuple, list)) and all(whole(1)[0](e) for e in v), "a list of epochs, from 1"),
+    "milestones": (lambda v: isinstance(v, (tuple, list)) and all(integer(1)[0](e) for e in v), "a list of epochs, from 1"),
     "decay": number(lambda v: v > 1, "above 1"),
-    "patience": whole(1),
+    "patience": integer(1),
     "stop_lr": number(lambda v: v >= 0, "at least 0"),
     "augment": one_of(AUGMENTATIONS),
     "keep": one_of(("best", "last")),

@@ -13,14 +13,14 @@ from typing_extensions import TypedDict
 
 from ..data.task import check_class_names, check_name
 from ..data.task_data import Data
-from ..documents import Amount, Count, Sha256, Share
+from ..documents import Count, Fraction, NonNegative, Sha256
 from ..errors import DataError
 from .checkpoints import Epoch
 from .trainer import Trainer
 
 
 @dataclass(frozen=True)
-class Job:
+class TaskContext:
     """One task to be learned: checked data, the number of classes, and the means to train."""
 
     name: str
@@ -60,11 +60,11 @@ class TaskRecord:
     name: str
     classes: Annotated[int, Field(ge=1, lt=2**31)]
     class_names: tuple[str, ...] | None
-    accuracy: Share  # of the committed network, on the validation data
+    accuracy: Fraction  # of the committed network, on the validation data
     digest: Sha256  # of every bit of the task's network
     widths: Mapping[str, Count]  # output channels that the task's network has in each layer
     parameters: Count  # of the task's network, its head included
-    size: Amount  # of all networks so far, as a share of the full backbone
+    size: NonNegative  # of all networks so far, as a share of the full backbone
     explained: Mapping[str, float] = field(default_factory=dict)  # share of the residual's variance, as the threshold has it
     core_ratio: Mapping[str, float] = field(default_factory=dict)  # share of it by the core alone
     samples: Mapping[str, int] = field(default_factory=dict)  # rows that the analysis of each layer rests on

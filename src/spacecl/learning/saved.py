@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from ..documents import RESTORE
 from ..errors import DataError, SpaceError, StoreError
-from ..inference.task_inference import misfits_of_signature
-from ..structure.blueprint import tensors_of
+from ..inference.task_inference import find_signature_problems
+from ..structure.blueprint import named_tensors
 from ..structure.channels import Tensors
-from .checkpoints import part
+from .checkpoints import select_prefix
 from .core import Core
 from .record import Picture, TaskRecord
 
@@ -53,7 +53,7 @@ class SavedLearner:
 Saved = tuple[dict[str, Any], dict[str, Tensors]]
 
 
-def written(core: Core, records: Iterable[TaskRecord]) -> Saved:
+def to_files(core: Core, records: Iterable[TaskRecord]) -> Saved:
     """A core and the records of its tasks: a body for the manifest, and tensors in common and of each task."""
     blueprint = core.blueprint
     body = {
@@ -79,7 +79,7 @@ def written(core: Core, records: Iterable[TaskRecord]) -> Saved:
     return body, {"core": common | {"example": blueprint.example}, **own}
 
 
-def restored(
+def from_files(
     core: Core, body: SavedLearner, files: Mapping[str, Tensors], folder: object
 ) -> tuple[Core, dict[str, TaskRecord]]:
     """What a saved learner had committed, in the network that `core` has; not verified yet.
@@ -90,7 +90,7 @@ def restored(
     if len(sizes) == len(units) and any(now > then for now, then in zip(sizes, units)):
         raise StoreError(f"{folder} was saved from a network with fewer channels than this one has. Load it anew.")
     tensors = _file(files, "core", folder)
-    count, keeps = len(body.tasks), part(tensors, "keep")
+    count, keeps = len(body.tasks), select_prefix(tensors, "keep")
     wrong = [f"{name} is missing" for name in core.tensors if f"core.{name}" not in tensors]
     wrong += [f"keep.{n} is missing" for n in range(count) if str(n) not in keeps]
     for name, keep in keeps.items():
@@ -109,8 +109,8 @@ def restored(
         )
     common = {name: tensors[f"core.{name}"] for name in core.tensors}
     own = tuple(_file(files, f"task {number}", folder) for number in range(count))
-    taken, memory = part(tensors, "taken"), part(tensors, "memory")
-    signed = tuple(part(tensors, f"signature.{number}") for number in range(count))
+    taken, memory = select_prefix(tensors, "taken"), select_prefix(tensors, "memory")
+    signed = tuple(select_prefix(tensors, f"signature.{number}") for number in range(count))
     found = replace(
         core,
         tensors=common,
@@ -126,7 +126,7 @@ def restored(
 
 def given_tensors(files: Mapping[str, Tensors], model: nn.Module, folder: object) -> Tensors:
     """The tensors that the model began with, as far as they are still needed."""
-    given, shapes = part(_file(files, "core", folder), "given"), tensors_of(model)
+    given, shapes = select_prefix(_file(files, "core", folder), "given"), named_tensors(model)
     wrong = [f"given.{name} belongs to no tensor of the model" for name in given if name not in shapes]
     for name, tensor in given.items():
         wrong += _misfit(f"given.{name}", tensor, shapes[name].dtype, shapes[name].shape) if name in shapes else []
@@ -164,7 +164,7 @@ def _misfits(core: Core, records: Sequence[TaskRecord]) -> list[str]:
             expected = tuple(int(size) for size in channels.narrowed_shape(name, keep))
             expected = (record.classes, *expected[1:]) if channels.of_head(name) else expected
             wrong += _misfit(f"{where}, {name}", own[name], given[name].dtype, expected)
-        wrong += [f"{where}: {text}" for text in misfits_of_signature(core.signatures[number], core.blueprint.example)]
+        wrong += [f"{where}: {text}" for text in find_signature_problems(core.signatures[number], core.blueprint.example)]
         wrong += [f"{where}: {text}" for text in _misfits_of_picture(record.pictures, core.blueprint.example)]
     return wrong
 
@@ -211,7 +211,7 @@ def _in_words(dtype: torch.dtype, shape: Sequence[int]) -> str:
 
 def _described(model: nn.Module) -> dict[str, str]:
     """Every tensor of a model as text, such as `float32 [8, 3, 3, 3]`."""
-    return {name: _in_words(tensor.dtype, tensor.shape) for name, tensor in tensors_of(model).items()}
+    return {name: _in_words(tensor.dtype, tensor.shape) for name, tensor in named_tensors(model).items()}
 
 
 def compare_tensors(saved: Mapping[str, str], model: nn.Module, folder: object) -> None:

@@ -15,7 +15,7 @@ from ..structure.channels import Channels
 from ..validation import show
 from .core import Core
 from .recipe import Recipe
-from .record import Job, TaskRecord
+from .record import TaskContext, TaskRecord
 
 
 class Method(Protocol):
@@ -30,7 +30,7 @@ class Method(Protocol):
     def plan(self, recipe: Recipe, number: int) -> dict[str, int]:
         """The epochs of every phase of learning a task when so many have been learned before it."""
 
-    def learn(self, core: Core, job: Job) -> tuple[Core, dict[str, Any]]:
+    def learn(self, core: Core, job: TaskContext) -> tuple[Core, dict[str, Any]]:
         """Return the core with the task committed, and fields of its TaskRecord. The core given is never changed."""
 
 

@@ -12,14 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..data.images import augmented
+from ..data.images import augment
 from ..data.task_data import Batches, Data
 from ..errors import ConfigError, StoreError, TrainingError, first_line
 from ..progress import Progress, track
-from ..structure.blueprint import tensors_of
-from ..structure.memory_format import ask, laid_out, lay, protect_gradients
-from .checkpoints import Epoch, Keeper, PhaseState, part, randomness, restore_randomness
-from .distributed import shards, summed
+from ..structure.blueprint import named_tensors
+from ..structure.memory_format import protect_gradients, run_model, set_memory_format, to_memory_format
+from .checkpoints import Checkpointer, Epoch, PhaseState, randomness, restore_randomness, select_prefix
+from .distributed import all_sum, shards
 from .optimizers import make_optimizer, make_schedule
 from .recipe import Recipe
 
@@ -41,7 +41,7 @@ class Trainer:
     channels_last: bool = False  # the memory format to train in
     title: str = ""
     show: Progress = None
-    keeper: Keeper | None = None
+    keeper: Checkpointer | None = None
     on_epoch: Callable[[Row], None] | None = None
 
     def fit(
@@ -69,7 +69,7 @@ class Trainer:
         if recipe.epochs == 0:
             module.to(fabric.device)
             return []
-        lay(module, self.channels_last)
+        set_memory_format(module, self.channels_last)
         optimizer = make_optimizer(recipe, module)
         running, stepper = fabric.setup(module, optimizer)
         order = torch.Generator().manual_seed(self.seed)
@@ -90,7 +90,7 @@ class Trainer:
                 module.train()
                 for x, y in shards(train.batches(recipe.batch_size, order), fabric):
                     x = _augmented(train.finish(x), recipe, title)
-                    x = laid_out(x.detach().to(dtype) if x.is_floating_point() else x, self.channels_last)
+                    x = to_memory_format(x.detach().to(dtype) if x.is_floating_point() else x, self.channels_last)
                     with protect_gradients(module):
                         value = (loss or cross_entropy)(running, x, y)
                         fabric.backward(value)
@@ -106,14 +106,16 @@ class Trainer:
                     total += value.detach() * len(x)
                     seen += len(x)
                     tell(f"epoch {epoch}/{recipe.epochs}", value.detach(), state.accuracy)
-                mean = float(summed(fabric, total)) / float(summed(fabric, torch.tensor(float(seen))))
+                mean = float(all_sum(fabric, total)) / float(all_sum(fabric, torch.tensor(float(seen))))
                 if not math.isfinite(mean) or not all(bool(torch.isfinite(p).all()) for p in module.parameters()):
                     raise TrainingError(
                         f"{title}: diverged in epoch {epoch} of {recipe.epochs}, with a loss of {mean:.4g}. "
                         "Nothing was committed; the learner is as it was. "
                         f"Lower the learning rate (lr={recipe.lr}) or check the scale of the inputs."
                     )
-                accuracy, error = validate(module) if validate else score(module, valid, fabric, self.channels_last)
+                accuracy, error = (
+                    validate(module) if validate else evaluate_with_loss(module, valid, fabric, self.channels_last)
+                )
                 rate = optimizer.param_groups[0]["lr"]
                 if recipe.schedule == "plateau":
                     state.schedule.step(error)  # type: ignore[call-arg,arg-type]
@@ -134,12 +136,12 @@ class Trainer:
                 if self.keeper is not None:
                     self.keeper.save(phase, *state.saved(fabric.device))
         with torch.no_grad():
-            for name, tensor in tensors_of(module).items():
+            for name, tensor in named_tensors(module).items():
                 if state.best is not None:
                     tensor.copy_(state.best[name])
                 if fabric.world_size > 1:  # running statistics are each process's own
                     tensor.copy_(fabric.broadcast(tensor))
-        lay(module, channels_last=False)
+        set_memory_format(module, channels_last=False)
         return state.history
 
     def _tell(self, row: Row) -> None:
@@ -169,7 +171,7 @@ class _Phase:
         self.history.append(row)
         if keep_best and row["accuracy"] >= self.highest:
             self.highest = row["accuracy"]
-            self.best = {name: tensor.clone() for name, tensor in tensors_of(self.module).items()}
+            self.best = {name: tensor.clone() for name, tensor in named_tensors(self.module).items()}
 
     def saved(self, device: torch.device) -> tuple[PhaseState, dict[str, dict[str, Tensor]]]:
         """The state as plain values and files of tensors."""
@@ -179,7 +181,7 @@ class _Phase:
         body = PhaseState(tuple(self.history), self.highest, self.done, rates, schedule, drawn)
         numbers = self.optimizer.state_dict()["state"]
         files = {
-            "module": tensors_of(self.module),
+            "module": named_tensors(self.module),
             "optimizer": {f"{p}.{name}": value for p, values in numbers.items() for name, value in values.items()},
             "random": generators | {f"order{n}": found.get_state() for n, found in enumerate(self.generators)},
         }
@@ -197,12 +199,12 @@ class _Phase:
 
     @torch.no_grad()
     def _restore(self, body: PhaseState, tensors: dict[str, Tensor], device: torch.device) -> None:
-        module, best, generators = (part(tensors, name) for name in ("module", "best", "random"))
-        for name, tensor in tensors_of(self.module).items():
+        module, best, generators = (select_prefix(tensors, name) for name in ("module", "best", "random"))
+        for name, tensor in named_tensors(self.module).items():
             tensor.copy_(module[name])
         numbers: dict[int, dict[str, Tensor]] = {}
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-        for key, value in part(tensors, "optimizer").items():
+        for key, value in select_prefix(tensors, "optimizer").items():
             index, name = key.split(".", 1)
             like = parameters[int(index)]
             if value.shape == like.shape:
@@ -214,7 +216,7 @@ class _Phase:
         self.optimizer.load_state_dict({"state": numbers, "param_groups": groups})
         self.schedule.load_state_dict(body.schedule)
         self.history, self.highest, self.done = list(body.history), body.highest, body.done
-        unlike = [name for name, tensor in tensors_of(self.module).items() if best and best[name].shape != tensor.shape]
+        unlike = [name for name, tensor in named_tensors(self.module).items() if best and best[name].shape != tensor.shape]
         if unlike:
             raise ValueError(f"the best weights so far of {unlike[0]} have another shape")
         self.best = {name: tensor.to(device) for name, tensor in best.items()} or None
@@ -230,7 +232,7 @@ def _augmented(x: Tensor, recipe: Recipe, title: str) -> Tensor:
     if recipe.augment != "none" and x.dim() != 4:
         shape = tuple(x.shape[1:])
         raise ConfigError(f'{title}: augment="{recipe.augment}" is for images, but inputs have shape {shape}. Use "none".')
-    return augmented(x, recipe.augment)
+    return augment(x, recipe.augment)
 
 
 def cross_entropy(module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -239,11 +241,11 @@ def cross_entropy(module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 def evaluate(module: nn.Module, data: Data, fabric: Fabric, channels_last: bool = False) -> float:
     """The share of examples that a module labels rightly, in eval mode."""
-    return score(module, data, fabric, channels_last)[0]
+    return evaluate_with_loss(module, data, fabric, channels_last)[0]
 
 
 @torch.no_grad()
-def score(
+def evaluate_with_loss(
     module: nn.Module, data: Data, fabric: Fabric, channels_last: bool = False, classes: slice = slice(None)
 ) -> tuple[float, float]:
     """The share of examples that a module labels rightly and its mean cross-entropy, in eval mode.
@@ -255,12 +257,12 @@ def score(
     sums = torch.zeros(3, dtype=torch.float64)
     for number, (x, y) in enumerate(data.batches(256)):
         if number % fabric.world_size == fabric.global_rank:
-            logits = ask(module, data.finish(x.to(fabric.device)), channels_last)[:, classes].float()
+            logits = run_model(module, data.finish(x.to(fabric.device)), channels_last)[:, classes].float()
             y = y.to(logits.device, torch.int64)
             hits, errors = (logits.argmax(1) == y).sum(), F.cross_entropy(logits, y, reduction="sum")
             sums += torch.stack(
                 [hits.double(), errors.double(), torch.tensor(float(len(y)), device=hits.device).double()]
             ).cpu()
     module.train(training)
-    sums = summed(fabric, sums)
+    sums = all_sum(fabric, sums)
     return float(sums[0] / sums[2]), float(sums[1] / sums[2])

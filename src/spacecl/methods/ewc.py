@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from ..errors import TrainingError
 from ..learning.core import Core
-from ..learning.distributed import summed
+from ..learning.distributed import all_sum
 from ..learning.recipe import Recipe
-from ..learning.record import Job, told
+from ..learning.record import TaskContext, told
 from ..learning.trainer import Loss, cross_entropy
 from ..structure.channels import Channels, Tensors
-from ..structure.memory_format import ask, protect_gradients
-from ..validation import number, settle, whole
+from ..structure.memory_format import protect_gradients, run_model
+from ..validation import integer, number, settle
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class EWC:
     needs_data: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        settle(self, {"strength": number(lambda v: v >= 0, "at least 0"), "samples": whole(1)})
+        settle(self, {"strength": number(lambda v: v >= 0, "at least 0"), "samples": integer(1)})
 
     def check(self, channels: Channels) -> None:
         pass
@@ -49,7 +49,7 @@ class EWC:
     def plan(self, recipe: Recipe, number: int) -> dict[str, int]:
         return {"train": recipe.epochs}
 
-    def learn(self, core: Core, job: Job) -> tuple[Core, dict[str, Any]]:
+    def learn(self, core: Core, job: TaskContext) -> tuple[Core, dict[str, Any]]:
         module = core.blueprint.build(core.start(job.classes))
         loss = self._loss(module, core.memory) if core.own else None
         try:
@@ -78,7 +78,7 @@ class EWC:
 
         return loss
 
-    def _remember(self, memory: Mapping[str, Tensor], module: nn.Module, core: Core, job: Job) -> Tensors:
+    def _remember(self, memory: Mapping[str, Tensor], module: nn.Module, core: Core, job: TaskContext) -> Tensors:
         """Springs of all tasks up to this one: sum_t F_t (w - w_t)^2 is (sum F_t) (w - mean)^2 and a constant."""
         found: Tensors = {}
         for name, fisher in fisher_information(module, core.tensors.keys(), job, self.samples).items():
@@ -91,7 +91,7 @@ class EWC:
         return found
 
 
-def fisher_information(module: nn.Module, names: Collection[str], job: Job, samples: int) -> Tensors:
+def fisher_information(module: nn.Module, names: Collection[str], job: TaskContext, samples: int) -> Tensors:
     """The mean square of the gradient of log p(y | x), y drawn from the network's own prediction, for some parameters."""
     parameters = {name: p for name, p in module.named_parameters() if name in names and p.requires_grad}
     if not parameters:
@@ -104,12 +104,12 @@ def fisher_information(module: nn.Module, names: Collection[str], job: Job, samp
     for batch in job.examples(samples):
         for x in batch.split(1):
             with protect_gradients(module):
-                logits = ask(module, x).float()
+                logits = run_model(module, x).float()
                 y = torch.multinomial(logits.detach().softmax(1).cpu(), 1, generator=labels)[:, 0].to(logits.device)
                 gradients = torch.autograd.grad(F.cross_entropy(logits, y), list(parameters.values()), allow_unused=True)
             for total, gradient in zip(found.values(), gradients):
                 if gradient is not None:
                     total += gradient.square()
             count += 1
-    seen = float(summed(fabric, count))
-    return {name: (summed(fabric, total) / seen).cpu() for name, total in found.items()}
+    seen = float(all_sum(fabric, count))
+    return {name: (all_sum(fabric, total) / seen).cpu() for name, total in found.items()}

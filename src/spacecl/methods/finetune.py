@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from ..learning.core import Core
 from ..learning.recipe import Recipe
-from ..learning.record import Job, told
+from ..learning.record import TaskContext, told
 from ..structure.channels import Channels
 
 
@@ -28,7 +28,7 @@ class FineTune:
     def plan(self, recipe: Recipe, number: int) -> dict[str, int]:
         return {"train": recipe.epochs}
 
-    def learn(self, core: Core, job: Job) -> tuple[Core, dict[str, Any]]:
+    def learn(self, core: Core, job: TaskContext) -> tuple[Core, dict[str, Any]]:
         module = core.blueprint.build(core.start(job.classes))
         history = job.trainer.fit(module, job.train, job.valid)
         return core.rewrite(core.blueprint.taken(module)), told(history)

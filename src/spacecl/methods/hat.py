@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ..learning.core import Core
-from ..learning.freezing import hold
+from ..learning.freezing import make_freeze_hook
 from ..learning.recipe import Recipe
-from ..learning.record import Job, told
+from ..learning.record import TaskContext, told
 from ..learning.trainer import cross_entropy
 from ..structure.channels import Channels
 from ..validation import number, settle
@@ -50,12 +50,12 @@ class HAT:
     def plan(self, recipe: Recipe, number: int) -> dict[str, int]:
         return {"train": recipe.epochs}
 
-    def learn(self, core: Core, job: Job) -> tuple[Core, dict[str, Any]]:
+    def learn(self, core: Core, job: TaskContext) -> tuple[Core, dict[str, Any]]:
         trainer, channels = job.trainer, core.channels
         backbone = core.blueprint.build(core.start(job.classes))
         gated = Gated(backbone, channels, self.s_max, job.train.steps(trainer.recipe.batch_size))
         new = (~core.committed).float().to(trainer.fabric.device)
-        put_back = hold(gated, {f"backbone.{name}": mask for name, mask in core.held("subnet").items()})
+        put_back = make_freeze_hook(gated, {f"backbone.{name}": mask for name, mask in core.held("subnet").items()})
 
         def loss(running: nn.Module, x: Tensor, y: Tensor) -> Tensor:
             return cross_entropy(running, x, y) + self.compressibility * gated.price(new)

@@ -15,8 +15,8 @@ from ..data.task_data import Data
 from ..errors import DataError
 from ..learning.core import Core
 from ..learning.recipe import Recipe
-from ..learning.record import Job, told
-from ..learning.trainer import score
+from ..learning.record import TaskContext, told
+from ..learning.trainer import evaluate_with_loss
 from ..structure.channels import Channels
 
 
@@ -40,7 +40,7 @@ class Joint:
     def plan(self, recipe: Recipe, number: int) -> dict[str, int]:
         return {"train": recipe.epochs}
 
-    def learn(self, core: Core, job: Job) -> tuple[Core, dict[str, Any]]:
+    def learn(self, core: Core, job: TaskContext) -> tuple[Core, dict[str, Any]]:
         blueprint, fabric = core.blueprint, job.trainer.fabric
         parts = [*job.before, (job.train, job.valid)]
         sizes = [*core.classes, job.classes]
@@ -56,7 +56,10 @@ class Joint:
             return F.cross_entropy(logits.masked_fill(~together[y], float("-inf")), y)
 
         def validate(module: nn.Module) -> tuple[float, float]:
-            found = [score(module, valid, fabric, job.trainer.channels_last, span) for (_, valid), span in zip(parts, spans)]
+            found = [
+                evaluate_with_loss(module, valid, fabric, job.trainer.channels_last, span)
+                for (_, valid), span in zip(parts, spans)
+            ]
             counts = [len(valid) for _, valid in parts]
             accuracy, error = (sum(n * value for n, value in zip(counts, values)) / sum(counts) for values in zip(*found))
             return accuracy, error

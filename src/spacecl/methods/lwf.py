@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from ..learning.core import Core
 from ..learning.recipe import Recipe
-from ..learning.record import Job, told
-from ..learning.trainer import score
+from ..learning.record import TaskContext, told
+from ..learning.trainer import evaluate_with_loss
 from ..structure.channels import Channels
-from ..structure.memory_format import ask
-from ..validation import number, settle, whole
+from ..structure.memory_format import run_model
+from ..validation import integer, number, settle
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class LwF:
         rules = {
             "strength": number(lambda v: v >= 0, "at least 0"),
             "temperature": number(lambda v: v > 0, "above 0"),
-            "warmup": whole(0),
+            "warmup": integer(0),
         }
         settle(self, rules)
 
@@ -51,7 +51,7 @@ class LwF:
         warmup = min(self.warmup, recipe.epochs // 2) if number else 0  # there is nothing to preserve at first
         return {"head": warmup, "train": recipe.epochs - warmup}
 
-    def learn(self, core: Core, job: Job) -> tuple[Core, dict[str, Any]]:
+    def learn(self, core: Core, job: TaskContext) -> tuple[Core, dict[str, Any]]:
         blueprint, trainer = core.blueprint, job.trainer
         plan = self.plan(trainer.recipe, len(core.own))
         start = core.start(job.classes)
@@ -76,7 +76,7 @@ class LwF:
 
         def loss(running: nn.Module, x: Tensor, y: Tensor) -> Tensor:
             with torch.no_grad():
-                said = ask(teacher, x)
+                said = run_model(teacher, x)
             logits = running(x)
             value = F.cross_entropy(logits[:, old:], y)
             for then, now in zip(said.split(core.classes, 1), logits[:, :old].split(core.classes, 1)):
@@ -84,7 +84,7 @@ class LwF:
             return value
 
         def validate(module: nn.Module) -> tuple[float, float]:
-            return score(module, job.valid, trainer.fabric, trainer.channels_last, slice(old, None))
+            return evaluate_with_loss(module, job.valid, trainer.fabric, trainer.channels_last, slice(old, None))
 
         recipe = trainer.recipe.over(plan["train"])
         history += trainer.fit(module, job.train, job.valid, recipe=recipe, loss=loss, validate=validate)

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from ..errors import FullError
 from ..learning.core import FREE, Core
-from ..learning.freezing import hold
+from ..learning.freezing import make_freeze_hook
 from ..learning.recipe import Recipe
-from ..learning.record import Job, told
+from ..learning.record import TaskContext, told
 from ..structure.channels import Channels
 from ..structure.graph import layer_of
 from ..validation import number, settle
@@ -43,7 +43,7 @@ class PackNet:
     def plan(self, recipe: Recipe, number: int) -> dict[str, int]:
         return {"train": recipe.epochs, "retrain": recipe.for_retraining().epochs}
 
-    def learn(self, core: Core, job: Job) -> tuple[Core, dict[str, Any]]:
+    def learn(self, core: Core, job: TaskContext) -> tuple[Core, dict[str, Any]]:
         if len(core.own) >= FREE:
             raise FullError(f"PackNet notes the task of every weight in one byte: {FREE} tasks are the most it can hold.")
         start, held, pruned = core.start(job.classes), core.held("subnet"), weights_of(core)
@@ -51,7 +51,7 @@ class PackNet:
             start |= core.tensors
             held = {name: mask if name in pruned else torch.ones_like(mask) for name, mask in held.items()}
         module = core.blueprint.build(start)
-        history = job.trainer.fit(module, job.train, job.valid, after_step=hold(module, held))
+        history = job.trainer.fit(module, job.train, job.valid, after_step=make_freeze_hook(module, held))
         tensors = core.blueprint.taken(module)
         takes = {}
         for name in core.tensors:
@@ -61,7 +61,7 @@ class PackNet:
         module = core.blueprint.build(tensors)
         fixed = {name: ~kept for name, kept in takes.items()}
         recipe = job.trainer.recipe.for_retraining()
-        after = hold(module, fixed)
+        after = make_freeze_hook(module, fixed)
         history += job.trainer.fit(module, job.train, job.valid, phase="retrain", recipe=recipe, after_step=after)
         done = core.commit(core.blueprint.taken(module), core.channels.everything(), takes)
         return done, told(history)

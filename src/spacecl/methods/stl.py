@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from ..learning.core import Core
 from ..learning.recipe import Recipe
-from ..learning.record import Job, told
+from ..learning.record import TaskContext, told
 from ..structure.channels import Channels
 
 
@@ -28,7 +28,7 @@ class STL:
     def plan(self, recipe: Recipe, number: int) -> dict[str, int]:
         return {"train": recipe.epochs}
 
-    def learn(self, core: Core, job: Job) -> tuple[Core, dict[str, Any]]:
+    def learn(self, core: Core, job: TaskContext) -> tuple[Core, dict[str, Any]]:
         blueprint, channels = core.blueprint, core.channels
         given = {**core.tensors, **core.memory} if core.own else blueprint.tensors()  # what every task begins with
         module = blueprint.build(given | blueprint.new_head(blueprint.tensors(), job.classes))

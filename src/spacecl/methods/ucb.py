@@ -14,9 +14,9 @@ from torch.func import functional_call
 
 from ..learning.core import Core
 from ..learning.recipe import Recipe
-from ..learning.record import Job, told
+from ..learning.record import TaskContext, told
 from ..structure.channels import Channels
-from ..validation import number, settle, whole
+from ..validation import integer, number, settle
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class UCB:
 
     def __post_init__(self) -> None:
         rules = {
-            "samples": whole(1),
+            "samples": integer(1),
             "rho": number(lambda v: -20 <= v <= 5, "from -20 to 5"),
             "kl": number(lambda v: v >= 0, "at least 0"),
             "prior_share": number(lambda v: 0 < v < 1, "between 0 and 1"),
@@ -57,7 +57,7 @@ class UCB:
     def plan(self, recipe: Recipe, number: int) -> dict[str, int]:
         return {"train": recipe.epochs}
 
-    def learn(self, core: Core, job: Job) -> tuple[Core, dict[str, Any]]:
+    def learn(self, core: Core, job: TaskContext) -> tuple[Core, dict[str, Any]]:
         backbone = core.blueprint.build(core.start(job.classes))
         heads = core.channels.heads
         names = [n for n, p in backbone.named_parameters() if p.requires_grad and (n in core.tensors or n in heads)]

@@ -12,9 +12,9 @@ from typing import Any
 
 from ..data.benchmarks.presets import PUBLISHED
 from ..errors import ConfigError, StoreError
-from ..progress import clock
-from ..runs.config import METHOD_ORDER, as_toml
-from ..runs.costs import MODEL
+from ..progress import format_duration
+from ..runs.config import METHOD_ORDER, to_toml
+from ..runs.costs import ENERGY_MODEL
 from ..runs.result import read_result
 from ..runs.run_folder import is_run
 
@@ -166,7 +166,7 @@ def _told(name: str, value: Any) -> str:
         return name if value else f"not {name}"
     if isinstance(value, Mapping) and value and not any(isinstance(entry, Mapping) for entry in value.values()):
         return f"{name} {' '.join(f'{key} {entry}' for key, entry in value.items())}"
-    return f"{name} {'none' if value is None or value == {} else value if isinstance(value, str) else as_toml(value)}"
+    return f"{name} {'none' if value is None or value == {} else value if isinstance(value, str) else to_toml(value)}"
 
 
 def energy(result: Result, number: int, kind: str = "network", how: str = "modelled", batch: str = BATCH) -> float:
@@ -202,7 +202,7 @@ def columns(how: str) -> list[tuple[str, Callable[[Result], float], Callable[[fl
         ("network size", lambda result: result["size"], lambda value: f"{value:.3f}"),
         (f"energy / STL ({how})", average_energy(how), lambda value: f"{value:.3f}"),
         ("forgetting, %", lambda result: 100 * result["forgetting"], lambda value: f"{value:.2f}"),
-        ("training time", training_seconds, clock),
+        ("training time", training_seconds, format_duration),
     ]
 
 
@@ -256,7 +256,7 @@ def remarks(arms: Sequence[Arm]) -> str:
     spread = "Mean ± standard deviation over seeds. " if seeds > 1 else ""
     how = how_known(arms)
     meters = {str(arm.results[0]["tasks"][0]["costs"]["network"].get("measured", {}).get("meter")) for arm in arms}
-    told = f"modelled ({MODEL})" if how == "modelled" else f"measured ({', '.join(sorted(meters))})"
+    told = f"modelled ({ENERGY_MODEL})" if how == "modelled" else f"measured ({', '.join(sorted(meters))})"
     return (
         f"{spread}Accuracy on {judged(arms)} data. Network size: parameters of all tasks' networks together over those of one "
         f"full backbone. Energy: of one inference at batch {BATCH}, {told}, over that of the full network, which STL runs; "

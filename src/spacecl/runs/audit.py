@@ -11,12 +11,12 @@ from ..errors import StoreError
 from ..learner import Learner
 from ..learning.record import TaskRecord
 from ..learning.saved import SavedLearner
-from .open_run import Opened
+from .open_run import OpenRun
 
 Found = dict[str, Any]
 
 
-def verify(run: Opened, measure: bool = False, data: str | os.PathLike[str] | None = None, tolerance: float = 0.0) -> Found:
+def verify(run: OpenRun, measure: bool = False, data: str | os.PathLike[str] | None = None, tolerance: float = 0.0) -> Found:
     """Hold every task's bytes against the digest of its commit and, with `measure`, its accuracy against the record's.
 
     Nothing is raised for a task that is not as it was: `ok` says whether all are, and `problem` why one is not.
@@ -55,7 +55,7 @@ def verify(run: Opened, measure: bool = False, data: str | os.PathLike[str] | No
 
 def inspect(learner: Learner) -> Found:
     """What a learner has: tasks with their widths, room in every layer, and how many tasks like the last would fit."""
-    room = {layer: {**counts, "free": counts["of"] - counts["taken"]} for layer, counts in learner.room.items()}
+    room = {layer: {**counts, "free": counts["of"] - counts["taken"]} for layer, counts in learner.capacity.items()}
     return {
         "method": type(learner.method).__name__,
         "size": learner.size,
@@ -66,7 +66,7 @@ def inspect(learner: Learner) -> Found:
     }
 
 
-def inspect_without_code(run: Opened) -> Found:
+def inspect_without_code(run: OpenRun) -> Found:
     """The same for a folder whose network's code is not trusted, as far as it can be said: what needs the network is None."""
     body = store.read_manifest(run.model, SavedLearner)[0]
     size = body.tasks[-1].size if body.tasks else 0.0

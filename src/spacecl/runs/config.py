@@ -17,7 +17,7 @@ from pydantic import ConfigDict, Field
 
 from ..data.benchmarks.presets import BENCHMARKS, PICTURES, TASKS, Benchmark
 from ..documents import parse_document, read_document
-from ..errors import ConfigError, SpaceError, users_code
+from ..errors import ConfigError, SpaceError, user_code_errors
 from ..learning.recipe import Recipe
 
 if sys.version_info >= (3, 11):
@@ -129,7 +129,7 @@ class Config:
         later = [{key: value for key, value in change.items() if key not in changed} for change in preset.later]
         if plain["later"] != [change for change in later if len(change) > 1]:
             own["later"] = plain["later"]
-        return found + [part for name, value in own.items() for part in ("--set", f"{name}={as_toml(value)}")]
+        return found + [part for name, value in own.items() for part in ("--set", f"{name}={to_toml(value)}")]
 
     def recipe_for(self, number: int) -> Recipe:
         """How to train a task, numbered from 1. A method that does not retrain has those epochs for its training."""
@@ -219,8 +219,8 @@ def resolve(given: Mapping[str, Any], data: str | None = None) -> Config:
     import torch
 
     from ..data.benchmarks.networks import NETWORKS
-    from ..data.benchmarks.streams import chosen
-    from ..data.sources import missing
+    from ..data.benchmarks.streams import choose_tasks
+    from ..data.sources import find_missing
 
     wrong = _unknown(given, [entry.name for entry in fields(Config)], "")
     name, recipe, method = (str(given.get(key, default)) for key, default in _NAMES.items())
@@ -259,11 +259,11 @@ def resolve(given: Mapping[str, Any], data: str | None = None) -> Config:
     needed: Sequence[str] = kind.datasets
     if kind.datasets and not any(text.startswith(("order", "tasks", "seed")) for text in wrong):
         try:
-            numbers = chosen(kind, given.get("tasks"), order, given.get("seed", 0))
+            numbers = choose_tasks(kind, given.get("tasks"), order, given.get("seed", 0))
             needed = [kind.datasets[n] for n in sorted(numbers)] if kind.kind == "datasets" else kind.datasets
         except ConfigError as error:
             wrong.append(str(error))
-    wrong += missing(needed, data)
+    wrong += find_missing(needed, data)
     if wrong:
         lines = "\n".join(f"  - {line if line[-1] in '.?' else f'{line}.'}" for line in wrong)
         raise ConfigError(f"This run cannot be started, for {len(wrong)} reason{'s' if len(wrong) > 1 else ''}:\n{lines}")
@@ -365,16 +365,16 @@ def _usual(method: str, preset: dict[str, Any], preset_model: bool) -> dict[str,
     return json.loads(json.dumps(asdict(methods()[method](**_for_any_layer(preset, preset_model)))))
 
 
-def as_toml(value: Any) -> str:
+def to_toml(value: Any) -> str:
     """A value as `--set` takes it.
 
-    >>> as_toml({"conv1": 0.95, "*": [0.9, True]})
+    >>> to_toml({"conv1": 0.95, "*": [0.9, True]})
     '{"conv1"=0.95, "*"=[0.9, true]}'
     """
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{json.dumps(key)}={as_toml(entry)}' for key, entry in value.items())}}}"
+        return f"{{{', '.join(f'{json.dumps(key)}={to_toml(entry)}' for key, entry in value.items())}}}"
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(as_toml, value))}]"
+        return f"[{', '.join(map(to_toml, value))}]"
     return json.dumps(value)
 
 
@@ -405,7 +405,7 @@ def imported(name: str) -> Callable[[], Any]:
         raise ConfigError(f"model = {name!r} is none of {', '.join(NETWORKS)}, and not module:function or file.py:function")
     if module.endswith(".py") and not Path(module).is_file():
         raise ConfigError(f"model = {name!r}: {module} does not exist")
-    with users_code(f"model = {name!r}: {module} cannot be loaded"):
+    with user_code_errors(f"model = {name!r}: {module} cannot be loaded"):
         if module.endswith(".py"):
             sys.path.insert(0, str(Path(module).absolute().parent))  # for what it imports from beside it
             space = runpy.run_path(module)
@@ -422,7 +422,7 @@ def built(name: str) -> nn.Module:
     """What the user's function makes, which must be a network."""
     from torch import nn
 
-    with users_code(f"model = {name!r}: the function, called without arguments, failed"):
+    with user_code_errors(f"model = {name!r}: the function, called without arguments, failed"):
         found = imported(name)()
     if not isinstance(found, nn.Module):
         raise ConfigError(f"model = {name!r}: the function returned a {type(found).__name__}, not a torch.nn.Module")

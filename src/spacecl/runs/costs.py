@@ -19,15 +19,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ..structure.blueprint import tensors_of
-from ..structure.memory_format import ask, laid_out
+from ..structure.blueprint import named_tensors
+from ..structure.memory_format import run_model, to_memory_format
 
 BATCHES = (1, 64)  # the paper measures energy with 64
 # M. Horowitz, "Computing's energy problem (and what we can do about it)", ISSCC 2014: 45 nm, 0.9 V.
 MULTIPLY_ADD = 4.6e-12  # joules: 3.7 pJ for a product and 0.9 pJ for a sum of 32-bit floats
 DRAM = 162.5e-12  # joules per byte: 1.3 nJ, the lower end, for 64 bits
 SRAM = 12.5e-12  # joules per byte: 100 pJ for 64 bits from 1 MB on the chip
-MODEL = (
+ENERGY_MODEL = (
     "4.6 pJ a multiply-add, 162.5 pJ a byte of weights (DRAM, once a batch), 12.5 pJ a byte of activations (1 MB SRAM); "
     "45 nm, Horowitz 2014"
 )
@@ -64,7 +64,7 @@ def multiply_adds(module: nn.Module, example: Tensor) -> int:
     from torch.utils.flop_counter import FlopCounterMode
 
     with _asking(module), _unfused(), FlopCounterMode(display=False) as counter:
-        ask(module, example[:1])
+        run_model(module, example[:1])
     return counter.get_total_flops() // 2
 
 
@@ -73,7 +73,7 @@ class _Watch(TorchDispatchMode):
 
     def __init__(self, module: nn.Module):
         super().__init__()
-        storages = (tensor.untyped_storage() for tensor in tensors_of(module).values())
+        storages = (tensor.untyped_storage() for tensor in named_tensors(module).values())
         self.kept = {storage.data_ptr(): storage.nbytes() for storage in storages}  # weights and buffers
         self.weights = self.activations = 0
         self.alive = self.peak = sum(self.kept.values())
@@ -123,7 +123,7 @@ def _watched(module: nn.Module, example: Tensor, batch: int) -> _Watch:
     watch = _Watch(module)
     watch.hold(x)
     with _asking(module), _unfused(), watch:
-        ask(module, x)
+        run_model(module, x)
     return watch
 
 
@@ -136,7 +136,7 @@ def measured(module: nn.Module, example: Tensor, channels_last: bool = False, se
     latency, energy = {}, {}
     with _asking(module):
         for batch in BATCHES:
-            x = laid_out(_batch(example, batch), channels_last)
+            x = to_memory_format(_batch(example, batch), channels_last)
             times = _times(module, x, seconds)
             low, median, high = statistics.quantiles(times, n=4)
             latency[str(batch)] = {"median": median, "low": low, "high": high, "runs": len(times)}

@@ -11,23 +11,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.images import as_told
-from ..data.readers import decode, pictures
+from ..data.images import preprocess
+from ..data.readers import decode_pictures, list_pictures
 from ..data.task import Source, Task
-from ..data.task_data import Data, prepare
+from ..data.task_data import Data, prepare_data
 from ..errors import ConfigError, DataError, SpaceError
-from ..export.export import FORMATS, file_names, session, write_index
+from ..export.export import FORMATS, file_names, open_session, write_index
 from ..learner import Learner
 from ..learning.record import TaskRecord
 from ..seeds import task_seed
-from .open_run import Opened
+from .open_run import OpenRun
 
 CALIBRATION = 500  # inputs at most: ranges settle long before
 Entry = dict[str, Any]
 
 
 def deliver(
-    run: Opened,
+    run: OpenRun,
     tasks: Sequence[str] | None,
     out: str | os.PathLike[str] | None = None,
     *,
@@ -63,7 +63,7 @@ def deliver(
             entry |= {"calibrated": len(inputs), "accuracy": None, "not_measured": str(lost) if lost else None}
         if name in streams:
             test: Source = streams[name].test  # type: ignore[assignment]
-            before, after = learner.evaluate(test, name), accuracy(session(folder / files[name]), test)
+            before, after = learner.evaluate(test, name), accuracy(open_session(folder / files[name]), test)
             entry["accuracy"] = {"before": before, "after": after}
         entries.append(entry)
         say(f"{name}: {folder / files[name]}, {entry['bytes']:,} bytes")
@@ -73,7 +73,7 @@ def deliver(
 
 
 def _places(
-    run: Opened, learner: Learner, names: Sequence[str], out: str | os.PathLike[str] | None, format: str, single: bool
+    run: OpenRun, learner: Learner, names: Sequence[str], out: str | os.PathLike[str] | None, format: str, single: bool
 ) -> tuple[Path, dict[str, str]]:
     """The folder to write to, and a file name for each task; a single task may be given a file of its own name."""
     files = file_names(learner.tasks, format)
@@ -89,15 +89,15 @@ def _calibration(given: str, streams: Mapping[str, Task], learner: Learner, task
     """Inputs to calibrate a task's network by: its own training data, a folder of pictures, or an array in a file."""
     if given == "train":
         seed = torch.Generator().manual_seed(task_seed(learner.seed, learner.tasks.index(task)))
-        train, _, _ = prepare(streams[task], learner.example, seed)
+        train, _, _ = prepare_data(streams[task], learner.example, seed)
         return train.finish(next(train.batches(CALIBRATION, torch.Generator().manual_seed(0)))[0])
     path, record = Path(given), learner.records[task]
     if path.is_dir():
-        found = pictures(path)
+        found = list_pictures(path)
         if not found:
             raise DataError(f"--calibrate {given}: the folder holds no pictures.")
         told = _told(record)
-        return as_told(told, decode(found[:CALIBRATION], told["pixels"]))
+        return preprocess(told, decode_pictures(found[:CALIBRATION], told["pixels"]))
     try:
         array = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
@@ -106,7 +106,7 @@ def _calibration(given: str, streams: Mapping[str, Task], learner: Learner, task
     if not isinstance(array, np.ndarray) or not array.ndim or array.dtype.kind not in "fiu":
         raise DataError(f"--calibrate {given}: not one array of numbers, a row for each input.")
     if array.dtype == np.uint8:
-        return as_told(_told(record), np.ascontiguousarray(array[:CALIBRATION]))
+        return preprocess(_told(record), np.ascontiguousarray(array[:CALIBRATION]))
     return torch.from_numpy(array[:CALIBRATION]).to(learner.example.dtype)
 
 

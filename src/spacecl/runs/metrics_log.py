@@ -11,7 +11,7 @@ from pydantic import Field, with_config
 from typing_extensions import NotRequired, TypedDict
 
 from .. import disk
-from ..documents import LARGEST_DOCUMENT, Amount, Share, parse_document, read_bytes
+from ..documents import LARGEST_DOCUMENT, Fraction, NonNegative, parse_document, read_bytes
 from ..errors import ConfigError
 from ..learning.checkpoints import Epoch
 
@@ -32,9 +32,9 @@ class TestRow(TypedDict):
 
     kind: Literal["test"]
     after: Annotated[int, Field(ge=1)]
-    accuracy: Annotated[dict[str, Share], Field(min_length=1)]
-    size: Amount
-    seconds: NotRequired[Amount]
+    accuracy: Annotated[dict[str, Fraction], Field(min_length=1)]
+    size: NonNegative
+    seconds: NotRequired[NonNegative]
 
 
 AnyRow = Annotated[EpochRow | TestRow, Field(discriminator="kind")]

@@ -11,7 +11,7 @@ from .. import store
 from ..data.task import Task
 from ..errors import ConfigError
 from ..learner import Learner
-from ..seeds import seeded
+from ..seeds import use_seed
 from .config import Config, built
 from .metrics_log import read_rows
 from .result import read_result
@@ -19,7 +19,7 @@ from .run_folder import learner_in, refuse_code, tasks_of
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenRun:
     """A folder that holds a learner: that of a run, with its settings, or one of `Learner.save`.
 
     Code that the folder itself names is run only where the user trusts it.
@@ -59,7 +59,7 @@ class Opened:
             raise ConfigError(f"{self.folder} holds a learner, but no run that would say which data it was taught.")
         config = self.config
         refuse_code(self.folder, [] if self.trusted else [name for name in config.own_code() if name == config.benchmark])
-        with seeded(config.seed):
+        with use_seed(config.seed):
             return {task.name: task for task in tasks_of(config, data)[0]}
 
     def recorded(self) -> dict[str, dict[str, Any]]:
@@ -71,16 +71,16 @@ class Opened:
         return {name: {"accuracy": accuracy} for name, accuracy in (rows[-1]["accuracy"] if rows else {}).items()}
 
 
-def opened(folder: str | os.PathLike[str], network: str | None = None, trust_code: bool = False) -> Opened:
+def open_run(folder: str | os.PathLike[str], network: str | None = None, trust_code: bool = False) -> OpenRun:
     """The run or saved learner in a folder, which is not read yet."""
     path = Path(folder)
     if os.path.lexists(path / "config.json"):
         config = Config.from_file(path / "config.json")
         if not (path / "model" / store.MANIFEST).is_file():
             raise ConfigError(f"The run in {path} has not learned a task yet. Wait for the first, or run it: spacecl run ...")
-        return Opened(path, config, network, trust_code)
+        return OpenRun(path, config, network, trust_code)
     if (path / store.MANIFEST).is_file():
         run = path.parent if path.name == "model" and (path.parent / "config.json").is_file() else None
-        return opened(run, network, trust_code) if run is not None else Opened(path, None, network, trust_code)
+        return open_run(run, network, trust_code) if run is not None else OpenRun(path, None, network, trust_code)
     what = "is no folder" if not path.is_dir() else f"holds neither a run (config.json) nor a learner ({store.MANIFEST})"
     raise ConfigError(f"{path} {what}. Give the folder of spacecl run --out, or of learner.save().")

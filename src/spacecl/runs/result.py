@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, with_config
 from pydantic_core import PydanticCustomError
 from typing_extensions import NotRequired, TypedDict
 
-from ..documents import Amount, Count, Finite, Share, read_document
+from ..documents import Count, Finite, Fraction, NonNegative, read_document
 from ..errors import ConfigError, StoreError
 from .config import Config
 
@@ -20,7 +20,7 @@ SCHEMA = 1  # of result.json
 class Spectrum(TypedDict):
     """What the analysis saw in a layer."""
 
-    threshold: Share
+    threshold: Fraction
     core: Count
     new: Count
     wanted: NotRequired[Count]
@@ -29,16 +29,16 @@ class Spectrum(TypedDict):
     first_core: Finite | None
     kept: Finite | None
     filters: Annotated[list[Count], Field(min_length=1)]
-    explained: Annotated[list[Share], Field(min_length=1)]
+    explained: Annotated[list[Fraction], Field(min_length=1)]
     needed: dict[Annotated[str, Field(pattern=r"^[01](\.\d+)?$")], Count]
 
 
 class Latency(TypedDict):
     """Seconds of one inference: median and quartiles over some runs."""
 
-    median: Amount
-    low: Amount
-    high: Amount
+    median: NonNegative
+    low: NonNegative
+    high: NonNegative
     runs: Count
 
 
@@ -49,7 +49,7 @@ class Measured(TypedDict):
     machine: str
     threads: Count
     latency: dict[str, Latency]
-    energy: dict[str, Amount] | None
+    energy: dict[str, NonNegative] | None
     meter: str | None
 
 
@@ -68,9 +68,9 @@ class Costs(TypedDict):
 class Found(TypedDict):
     """How often a task is inferred rightly, how often its label with it, and how often inputs are taken for no task's."""
 
-    identified: Share
-    accuracy: Share
-    refused: NotRequired[Share]
+    identified: Fraction
+    accuracy: Fraction
+    refused: NotRequired[Fraction]
 
 
 @with_config(extra="allow")
@@ -82,16 +82,16 @@ class TaskResult(TypedDict):
     train: Count
     valid: Count
     test: Count
-    accuracy: Share
-    accuracy_when_learned: Share
-    validation_accuracy: Share
+    accuracy: Fraction
+    accuracy_when_learned: Fraction
+    validation_accuracy: Fraction
     widths: dict[str, Count]
     core_explained: dict[str, Finite]
     explained: dict[str, Finite]
     samples: dict[str, Count]
     spectrum: NotRequired[dict[str, Spectrum]]
     used: NotRequired[dict[str, Count]]
-    size_after: Amount
+    size_after: NonNegative
     full: list[str]
     grown: bool
     parameters: Count
@@ -99,7 +99,7 @@ class TaskResult(TypedDict):
     costs: NotRequired[dict[str, Costs]]
     epochs: dict[str, Count]
     digest: str
-    seconds: dict[str, Amount]
+    seconds: dict[str, NonNegative]
     inferred: NotRequired[dict[str, Found] | None]
 
 
@@ -155,16 +155,16 @@ class Result(TypedDict):
     recipe: str
     seed: Count
     config: dict[str, Any]
-    average_accuracy: Share
+    average_accuracy: Fraction
     backward_transfer: Finite
     forgetting: NotRequired[Finite]  # missing in files of earlier versions, as are others
-    accuracy_matrix: list[list[Share | None]]
+    accuracy_matrix: list[list[Fraction | None]]
     inferred: NotRequired[Inferred | None]
-    size: Amount
+    size: NonNegative
     storage: NotRequired[dict[str, Count]]
     network: Network
     tasks: Annotated[list[TaskResult], Field(min_length=1)]
-    seconds: dict[str, Amount]
+    seconds: dict[str, NonNegative]
 
 
 CheckedResult = Annotated[Result, AfterValidator(_check)]

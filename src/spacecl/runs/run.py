@@ -15,12 +15,12 @@ from torch import Tensor
 
 from .. import __version__, disk, store
 from ..data.task import Task
-from ..data.task_data import Data, check_whole
+from ..data.task_data import Data, check_all_data
 from ..errors import ConfigError, StoreError
 from ..learner import Learner
 from ..learning.checkpoints import Epoch
-from ..progress import Overview, clock, dashed, wanted
-from ..seeds import seeded
+from ..progress import Overview, format_duration, format_widths, is_shown
+from ..seeds import use_seed
 from .config import Config
 from .costs import Cost, counted, measured, multiply_adds
 from .metrics import average_accuracy, backward_transfer, forgetting
@@ -62,16 +62,16 @@ def run(
             disk.remove(folder / "checkpoints")
             say(f"{folder} is finished already.")
             return read_result(folder / "result.json")  # type: ignore[return-value]
-        with seeded(config.seed):
+        with use_seed(config.seed):
             tasks, example = tasks_of(config, data)
-            counts = [check_whole(task, example) for task in tasks]
+            counts = [check_all_data(task, example) for task in tasks]
         _check_names(config, tasks)
         learner = _learner(config, folder, example, counts[0]["classes"])
         begin(folder, config, learner, tasks, counts)
         journal = Journal(folder / "metrics.jsonl", board)
         if learner.tasks:
             say(f"Going on after {len(learner.tasks)} of {len(tasks)} tasks.")
-        if wanted(progress):
+        if is_shown(progress):
             learner.progress = Overview(*_plan(config, learner, tasks, journal))
         for task in tasks[: len(learner.tasks)] if learner.method.needs_data else ():
             learner.remember(task)
@@ -150,7 +150,7 @@ def _result(
     tests = {row["after"]: row for row in journal.rows if row["kind"] == "test"}
     rows = [tests[after]["accuracy"] for after in range(1, len(tasks) + 1)]
     matrix = [[row.get(task.name) for task in tasks] for row in rows]
-    dense = {classes: counted(learner.given(classes), example) for classes in {count["classes"] for count in counts}}
+    dense = {classes: counted(learner.dense(classes), example) for classes in {count["classes"] for count in counts}}
     listed = []
     for number, (task, count) in enumerate(zip(tasks, counts)):
         record = learner.records[task.name]
@@ -218,14 +218,14 @@ def _inferred(learner: Learner, tasks: Sequence[Task]) -> dict[str, Row]:
     """
     found: dict[str, Row] = {}
     names = list(learner.tasks)
-    if not all(map(learner.remembers, names)):
+    if not all(map(learner.has_signature, names)):
         return found
     for number, task in enumerate(tasks):
         data, seen = Data(task.test, task.name), 0  # type: ignore[arg-type]
         counts = {how: {"identified": 0, "accuracy": 0, "refused": 0} for how in ("row", "batch")}
         for x, y in data.batches(TOGETHER):
             x = data.finish(x)
-            like = learner.likeness(x)
+            like = learner.task_scores(x)
             known = torch.stack([learner.accepts(x, name) for name in names], 1).any(1)
             counts["row"]["refused"] += int((~known).sum())
             counts["batch"]["refused"] += 0 if 2 * int(known.sum()) >= len(x) else len(x)
@@ -275,7 +275,7 @@ def _measure_costs(learner: Learner, result: dict[str, Any], example: Tensor) ->
     """Measure every task's network, and the full one with the task's head; networks of the same shapes only once."""
     known: dict[tuple[Any, ...], Cost] = {}
     for task in result["tasks"]:
-        for kind, module in {"network": learner.subnet(task["name"]), "dense": learner.given(task["classes"])}.items():
+        for kind, module in {"network": learner.subnet(task["name"]), "dense": learner.dense(task["classes"])}.items():
             shapes = tuple(tuple(tensor.shape) for tensor in module.state_dict().values())
             if shapes not in known:
                 device, layout = learner.fabric.device, learner.channels_last
@@ -297,7 +297,7 @@ def _learner(config: Config, folder: Path, example: Tensor, classes: int) -> Lea
     if (folder / "model" / store.MANIFEST).exists():
         store.remove_leftovers(folder / "model")
         return learner_in(folder / "model", config)
-    with seeded(config.seed):
+    with use_seed(config.seed):
         model = config.make_model(tuple(example.shape[1:]), classes)
     fabric = Fabric(accelerator=config.device, devices=1)
     return Learner(
@@ -337,7 +337,7 @@ def _line(number: int, count: int, learner: Learner, task: str, journal: Journal
     rows = {row["after"]: row["accuracy"] for row in journal.rows if row["kind"] == "test"}
     return (
         f"{number:>2}/{count}  {task:18} test {rows[number][task]:7.2%}  mean {sum(rows[number].values()) / number:7.2%}  "
-        f"size {record.size:.3f}  {dashed(record.widths)}  {clock(sum(record.seconds.values()))}"
+        f"size {record.size:.3f}  {format_widths(record.widths)}  {format_duration(sum(record.seconds.values()))}"
         f"{_held_back(record.spectrum)}"
     )
 
@@ -375,14 +375,14 @@ def table(result: Mapping[str, Any]) -> Any:
             f"{task['accuracy']:.2%}",
             f"{task['parameters'] / full['parameters']:.1%}",
             f"{task['multiply_adds'] / full['multiply_adds']:.1%}",
-            dashed(task["widths"]),
+            format_widths(task["widths"]),
         )
     found.add_section()
     found.add_row("mean", "", f"{result['average_accuracy']:.2%}", "", "", "")
     kept = ", ".join(f"{name} {_bytes(count)}" for name, count in result.get("storage", {}).items() if count)
     found.caption = (
         f"All networks together: {result['size']:.1%} of the full one. Backward transfer {result['backward_transfer']:+.2%}. "
-        f"{clock(result['seconds']['total'])}.\nKept: {kept}."
+        f"{format_duration(result['seconds']['total'])}.\nKept: {kept}."
     )
     inferred = result.get("inferred")
     if inferred:

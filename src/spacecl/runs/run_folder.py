@@ -19,14 +19,14 @@ from torch import Tensor
 from typing_extensions import TypedDict
 
 from .. import __version__, disk, store
-from ..data.benchmarks.streams import stream
+from ..data.benchmarks.streams import load_stream
 from ..data.task import Task
-from ..data.task_data import Data, fingerprint, prepare
+from ..data.task_data import Data, fingerprint, prepare_data
 from ..documents import Count, read_document
 from ..errors import ConfigError, StoreError
 from ..learner import Learner
 from ..learning.saved import SavedLearner, example_input
-from ..seeds import seeded, task_seed
+from ..seeds import task_seed, use_seed
 from .config import Config, differences
 from .costs import machine
 
@@ -144,7 +144,7 @@ def short_name(benchmark: str) -> str:
 
 def tasks_of(config: Config, data: str | os.PathLike[str] | None) -> tuple[list[Task], Tensor]:
     """The tasks that settings speak of, each with what is to be measured on, and an input of the shape that they have."""
-    tasks = stream(
+    tasks = load_stream(
         config.benchmark,
         data,
         tasks=config.tasks,
@@ -161,7 +161,7 @@ def tasks_of(config: Config, data: str | os.PathLike[str] | None) -> tuple[list[
 
 def _without_test(task: Task, example: Tensor, seed: int) -> Task:
     """The same task with its validation data, those that learning would set aside, in place of the test data."""
-    train, valid, classes = prepare(task, example, torch.Generator().manual_seed(seed))
+    train, valid, classes = prepare_data(task, example, torch.Generator().manual_seed(seed))
     return Task(task.name, train.source, valid.source, task.class_names or classes, test=valid.source)
 
 
@@ -180,7 +180,7 @@ def learner_in(folder: Path, config: Config, network: str | None = None, verify:
     shape = tuple(example_input(files, folder).shape[1:])
     if not body.tasks:
         raise StoreError(f"{folder} holds a learner that has not learned a task.")
-    with seeded(config.seed):
+    with use_seed(config.seed):
         model = replace(config, model=network or config.model).make_model(shape, body.tasks[0].classes)
     fabric = Fabric(accelerator=config.device, devices=1)
     return Learner.load(folder, model, fabric=fabric, progress=False, verify=verify)

@@ -21,7 +21,7 @@ from typing import Any
 from .. import disk
 from ..data.benchmarks.presets import ABLATIONS, PUBLISHED
 from ..errors import ConfigError
-from ..progress import clock, wanted
+from ..progress import format_duration, is_shown
 from . import config
 from .config import Config
 from .result import read_result
@@ -213,7 +213,7 @@ def compare(
         ]
         failed = []
         run = _on_ray(cells) if engine == "ray" else _locally(cells, count)
-        with _bar(top, folders, wanted(progress)):
+        with _bar(top, folders, is_shown(progress)):
             for number, (cell, outcome) in enumerate(run, 1):
                 told = _told(cell, outcome, engine)
                 if outcome["problem"] is not None:
@@ -242,7 +242,7 @@ def _told(cell: Cell, outcome: Outcome, engine: str) -> str:
         return f"failed: {outcome['problem']}"
     found = read_result(result)
     place = f", on {outcome['where']}" if engine == "ray" else ""
-    return f"{found['average_accuracy']:.2%}, size {found['size']:.3f} ({clock(found['seconds']['total'])}){place}"
+    return f"{found['average_accuracy']:.2%}, size {found['size']:.3f} ({format_duration(found['seconds']['total'])}){place}"
 
 
 def _room(jobs: int | None, runs: int, engine: str) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from .. import disk
 from ..errors import ConfigError, TrainingError
-from ..progress import clock
+from ..progress import format_duration
 from . import config
 from .metrics_log import read_rows
 from .run import run
@@ -82,7 +82,7 @@ def tune(
         epochs = [line for line in read_rows(folder / name / "metrics.jsonl")[0] if line["kind"] == "epoch"]
         row |= {"epochs": len(epochs), "seconds": sum(line["seconds"] for line in epochs)}
         rows.append(row)
-        say(f"{number}/{len(tried)}  {name}: {told} ({clock(row['seconds'])})")
+        say(f"{number}/{len(tried)}  {name}: {told} ({format_duration(row['seconds'])})")
     done = [row for row in rows if "failed" not in row]
     best = max(done, key=lambda row: row["average_accuracy"]) if done else None
     first = configs[0]
@@ -110,7 +110,7 @@ def _settings(given: Mapping[str, Any], values: Mapping[str, Any], data: str | N
 
 def _folder(values: Mapping[str, Any]) -> str:
     """A folder's name for some values; a mark is added where letters were lost."""
-    text = ",".join(f"{key.split('.', 1)[1]}={config.as_toml(value)}" for key, value in values.items())
+    text = ",".join(f"{key.split('.', 1)[1]}={config.to_toml(value)}" for key, value in values.items())
     short = "".join(letter if letter.isalnum() or letter in "+-.,=" else "_" for letter in text)[:80]
     return short if short == text else f"{short}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
@@ -128,10 +128,15 @@ def table(found: Mapping[str, Any]) -> Any:
     for row in found["candidates"]:
         values = [escape(str(row["values"][name])) for name in names]
         if "failed" in row:
-            shown.add_row(*values, "failed", "", "", clock(row["seconds"]), "")
+            shown.add_row(*values, "failed", "", "", format_duration(row["seconds"]), "")
         else:
-            figures = f"{row['average_accuracy']:.2%}", f"{row['forgetting']:.2%}", f"{row['size']:.3f}", clock(row["seconds"])
+            figures = (
+                f"{row['average_accuracy']:.2%}",
+                f"{row['forgetting']:.2%}",
+                f"{row['size']:.3f}",
+                format_duration(row["seconds"]),
+            )
             shown.add_row(*values, *figures, "best" if row["values"] == found["best"] else "")
     budget = found["budget"]
-    shown.caption = f"Spent: {budget['runs']} runs, {budget['epochs']} epochs, {clock(budget['seconds'])}."
+    shown.caption = f"Spent: {budget['runs']} runs, {budget['epochs']} epochs, {format_duration(budget['seconds'])}."
     return shown

@@ -12,10 +12,10 @@ from importlib.resources import files
 from typing import Any
 
 from .. import __version__, store
-from ..data.readers import need_pillow
+from ..data.readers import require_pillow
 from ..errors import ConfigError
 from ..learner import Learner
-from ..runs.open_run import Opened
+from ..runs.open_run import OpenRun
 from .batcher import Batcher
 from .open_inference import HEADER, VERSION, RequestError, short
 from .service import Desk, Limits
@@ -39,7 +39,7 @@ Say = Callable[[str], None]
 
 
 def run(
-    folder: Opened,
+    folder: OpenRun,
     host: str = "127.0.0.1",
     port: int = 8080,
     *,
@@ -74,9 +74,9 @@ def run(
     uvicorn.Server(settings).run(sockets=[listening])
 
 
-def application(learner: Learner, limits: Limits, watched: Opened | None = None) -> FastAPI:
+def application(learner: Learner, limits: Limits, watched: OpenRun | None = None) -> FastAPI:
     """The server as an ASGI application; it answers for a learner, and for what is learned into a watched folder."""
-    need_pillow()
+    require_pillow()
     desk = Desk(Batcher(_warm(learner), limits.rows), limits)
 
     @asynccontextmanager
@@ -161,7 +161,7 @@ def application(learner: Learner, limits: Limits, watched: Opened | None = None)
     return app
 
 
-async def _watch(batcher: Batcher, folder: Opened) -> None:
+async def _watch(batcher: Batcher, folder: OpenRun) -> None:
     """Take up what is learned into a folder, whenever its manifest has changed; what cannot be read is tried again."""
     known, said = None, ""
     while True:
@@ -169,7 +169,7 @@ async def _watch(batcher: Batcher, folder: Opened) -> None:
         if mark not in (known, None):
             before = _digests(batcher.learner)
             try:
-                learner = await asyncio.to_thread(lambda: _warm(batcher.learner.reloaded(folder.model)))
+                learner = await asyncio.to_thread(lambda: _warm(batcher.learner.reload(folder.model)))
                 await asyncio.wrap_future(batcher.exchange(learner))
             except Exception as error:  # whatever it is, the tasks that are there are served on
                 if str(error) != said:

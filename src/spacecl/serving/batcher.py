@@ -141,4 +141,4 @@ def _asked(learner: Learner, task: str, rows: Tensor) -> Answer:
         logits = learner.logits(rows, task)
         return {"logits": logits, "label": logits.argmax(1)}
     found = learner.predict(rows, INFER)
-    return {"task": [name or "" for name in found.tasks], "label": found.labels, "sure": found.sure}
+    return {"task": [name or "" for name in found.tasks], "label": found.labels, "sure": found.confidence}

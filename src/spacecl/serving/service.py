@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.images import as_told
-from ..data.readers import PIXELS, LargePictureError, open_picture, seen
+from ..data.images import preprocess
+from ..data.readers import PIXELS, LargePictureError, open_picture, to_pixels
 from ..data.task_data import check_input
 from ..errors import SpaceError, TaskError, first_line
 from ..export.export import INPUT
@@ -183,7 +183,7 @@ def _decoded(body: bytes, shapes: set[Shape]) -> tuple[tuple[int, int], dict[Sha
     """A picture's size, and its pixels in every shape that some task reads."""
     try:
         with open_picture(io.BytesIO(body)) as picture:
-            return picture.size, {shape: seen(picture, shape)[None].copy() for shape in shapes}
+            return picture.size, {shape: to_pixels(picture, shape)[None].copy() for shape in shapes}
     except LargePictureError:
         raise RequestError(f"The picture has more than {PIXELS:,} pixels. Send a smaller one.", 413) from None
     except Exception as error:  # decoders fail in all ways
@@ -193,7 +193,7 @@ def _decoded(body: bytes, shapes: set[Shape]) -> tuple[tuple[int, int], dict[Sha
 def _pictured(learner: Learner, pixels: Mapping[Shape, np.ndarray]) -> dict[str, Any]:
     """Every task's answer to a picture, and the task that it is most like."""
     listed: list[dict[str, Any]] = []
-    likeness: dict[str, Tensor] = {}
+    task_scores: dict[str, Tensor] = {}
     accepted: list[str] = []
     for name, record in learner.records.items():
         seen_as = None if record.pictures is None else pixels.get(tuple(record.pictures["pixels"]))
@@ -201,21 +201,21 @@ def _pictured(learner: Learner, pixels: Mapping[Shape, np.ndarray]) -> dict[str,
             why = "taught without spacecl.Images, so how pictures become its inputs is not known"
             listed.append({"task": name, "problem": why})
             continue
-        rows = as_told(record.pictures, seen_as).to(learner.example.dtype)
+        rows = preprocess(record.pictures, seen_as).to(learner.example.dtype)
         shares = learner.logits(rows, name)[0].softmax(0)
         if not bool(shares.isfinite().all()):
             raise RequestError(f"Model {name!r}: the answer to this picture is not finite.", 422)
         best = shares.argsort(descending=True)[:5].tolist()
         answers = [{"class": record.class_labels[i], "share": float(shares[i])} for i in best]
         listed.append({"task": name, "answers": answers, "like": None})
-        if learner.remembers(name):
-            likeness[name] = learner.likeness(rows, name)
+        if learner.has_signature(name):
+            task_scores[name] = learner.task_scores(rows, name)
             if bool(learner.accepts(rows, name)[0]):
                 accepted.append(name)
-    if likeness:
-        scores = dict(zip(likeness, torch.cat(list(likeness.values())).softmax(0).tolist()))
+    if task_scores:
+        scores = dict(zip(task_scores, torch.cat(list(task_scores.values())).softmax(0).tolist()))
         listed = [entry | ({"like": scores[entry["task"]]} if entry["task"] in scores else {}) for entry in listed]
-    return {"tasks": listed, "likely": max(accepted, key=lambda name: float(likeness[name]), default=None)}
+    return {"tasks": listed, "likely": max(accepted, key=lambda name: float(task_scores[name]), default=None)}
 
 
 def _numpy(values: Tensor | list[str]) -> np.ndarray:

@@ -39,12 +39,12 @@ class Blueprint:
         return {name for name, parameter in self.module.named_parameters() if not parameter.requires_grad}
 
     def tensors(self) -> Tensors:
-        return tensors_of(self.module)
+        return named_tensors(self.module)
 
     def taken(self, module: nn.Module) -> Tensors:
         """The tensors of a trained network as the core keeps them: in the user's own precision, in main memory."""
         given = self.tensors()
-        return {name: tensor.to("cpu", given[name].dtype, copy=True) for name, tensor in tensors_of(module).items()}
+        return {name: tensor.to("cpu", given[name].dtype, copy=True) for name, tensor in named_tensors(module).items()}
 
     def build(self, tensors: Mapping[str, Tensor]) -> nn.Module:
         """A network of its own with these tensors, in training mode."""
@@ -55,14 +55,14 @@ class Blueprint:
 
         What no layer knows how to draw, such as loose parameters and buffers, and what the user froze begins as given.
         """
-        given = {name: repeated(tensor, self.channels.shapes[name]) for name, tensor in self.tensors().items()}
+        given = {name: repeat_to_shape(tensor, self.channels.shapes[name]) for name, tensor in self.tensors().items()}
         with torch.no_grad():
             module = self.build(given)
             for layer in module.modules():
                 reset = getattr(layer, "reset_parameters", None)
                 if isinstance(layer, tuple(_LAYERS)) and callable(reset):
                     reset()
-        found = tensors_of(module) | {name: given[name] for name in self.frozen}
+        found = named_tensors(module) | {name: given[name] for name in self.frozen}
         return found | self.new_head(found, classes)
 
     def drawn(self) -> set[str]:
@@ -80,12 +80,12 @@ class Blueprint:
         return replace(self, channels=channels)
 
 
-def tensors_of(module: nn.Module) -> Tensors:
+def named_tensors(module: nn.Module) -> Tensors:
     """A module's parameters and buffers by name, detached but not copied."""
     return {name: tensor.detach() for name, tensor in [*module.named_parameters(), *module.named_buffers()]}
 
 
-def unusual_kind(tensor: Tensor) -> str | None:
+def describe_unsupported(tensor: Tensor) -> str | None:
     """The kind of a tensor that networks cannot read, or None for a plain one."""
     if tensor.is_nested or tensor.layout != torch.strided:
         return f"{'nested' if tensor.is_nested else 'sparse'} ({tensor.layout})"
@@ -99,7 +99,7 @@ def unusual_kind(tensor: Tensor) -> str | None:
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-def inputs_like(example: Tensor, rows: int, generator: torch.Generator | None = None) -> Tensor:
+def random_inputs(example: Tensor, rows: int, generator: torch.Generator | None = None) -> Tensor:
     """Random inputs of an example's shape and type, the same every time unless drawn by a generator; of tokens, its own."""
     shape = (rows, *example.shape[1:])
     if not example.is_floating_point():
@@ -139,7 +139,7 @@ def check_head(model: nn.Module, head: str | None) -> None:
         raise ConfigError(f"head={head!r} cannot be the head: its weight serves as {', '.join(names)}. Give it one of its own.")
 
 
-def repeated(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+def repeat_to_shape(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
     """A tensor's values over and over, where a dimension has grown."""
     for dim, size in enumerate(shape):
         if tensor.shape[dim] != size:

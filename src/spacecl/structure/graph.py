@@ -17,7 +17,7 @@ from .. import errors
 from ..errors import UnsupportedModelError, first_line
 
 
-def export(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
+def export_graph(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
     """The model's graph on two copies of the first example, or an error that says where its Python gets in the way."""
     probe = example[:1].repeat(2, *[1] * (example.dim() - 1))
     try:

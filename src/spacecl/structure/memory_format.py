@@ -11,21 +11,21 @@ from torch.nn.modules.utils import _pair, _triple
 from torch.overrides import TorchFunctionMode
 
 
-def laid_out(x: Tensor, channels_last: bool) -> Tensor:
+def to_memory_format(x: Tensor, channels_last: bool) -> Tensor:
     """A batch in the memory format that a network is fed in; only images have the choice."""
     return x.contiguous(memory_format=torch.channels_last if channels_last and x.dim() == 4 else torch.contiguous_format)
 
 
-def lay(module: nn.Module, channels_last: bool) -> nn.Module:
+def set_memory_format(module: nn.Module, channels_last: bool) -> nn.Module:
     """Give a network's weights a memory format, in place; what it computes then follows them."""
     return module.to(memory_format=torch.channels_last if channels_last else torch.contiguous_format)  # type: ignore[call-overload]
 
 
-def ask(module: nn.Module, x: Tensor, channels_last: bool = False) -> Tensor:
+def run_model(module: nn.Module, x: Tensor, channels_last: bool = False) -> Tensor:
     """A module's answer to inputs that may lie elsewhere, have another precision or another memory format."""
     parameter = next(module.parameters())
     x = x.to(parameter.device, parameter.dtype if x.is_floating_point() else x.dtype)
-    return module(laid_out(x, channels_last))
+    return module(to_memory_format(x, channels_last))
 
 
 def protect_gradients(module: nn.Module) -> AbstractContextManager[object]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Node
 
-from .graph import export, layer_of, matches, source_of
+from .graph import export_graph, layer_of, matches, source_of
 from .owners import NOBODY, Arguments, Owners, Walk, spread_along
 
 Rule = Callable[[Walk, Node, Arguments], Any]
@@ -29,7 +29,7 @@ def walk(model: nn.Module, example: Tensor, head: str | None = None, shared: Seq
     """Push owner ids through a model and return what they met; all layers that cannot be served are named in one error."""
     first: dict[int, str] = {}
     aliases = {n: first.setdefault(id(p), n) for n, p in model.named_parameters(remove_duplicate=False)}
-    return Walk(export(model, example), head, shared, aliases, apply).run()
+    return Walk(export_graph(model, example), head, shared, aliases, apply).run()
 
 
 def apply(walk: Walk, node: Node, name: str, arguments: Arguments) -> Any:

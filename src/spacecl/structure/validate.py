@@ -19,16 +19,16 @@ from torch.overrides import TorchFunctionMode
 
 from ..errors import ConfigError, UnsupportedModelError, first_line, warn_user
 from ..validation import show
-from .blueprint import Blueprint, check_head, inputs_like, rebuild, tensors_of, unusual_kind
+from .blueprint import Blueprint, check_head, describe_unsupported, named_tensors, random_inputs, rebuild
 from .channels import Channels, Tensors, trace
 from .graph import matches, source_of_exception
-from .memory_format import laid_out, lay
+from .memory_format import set_memory_format, to_memory_format
 
 _SQUASHING = ("softmax", "log_softmax", "sigmoid", "log_sigmoid", "log_sigmoid_forward", "hardsigmoid", "special_expit")
 _CLOSE = 1e-4  # of the largest score: far above float32's rounding, far below what a channel in a wrong place does
 
 
-def admit(model: nn.Module, example: Tensor, head: str | None = None, shared: Sequence[str] = ()) -> Blueprint:
+def validate_model(model: nn.Module, example: Tensor, head: str | None = None, shared: Sequence[str] = ()) -> Blueprint:
     """Trace and check a model; returns its blueprint or raises an error that names layers and source lines."""
     check_model(model)
     if isinstance(shared, str):
@@ -45,15 +45,15 @@ def admit(model: nn.Module, example: Tensor, head: str | None = None, shared: Se
         raise ConfigError(f"shared={unmatched} match no layer. The model's layers are: {', '.join(layers)}.")
     if not isinstance(example, Tensor) or example.is_nested or example.dim() < 2 or example.numel() < 1:
         raise ConfigError("example_input must be a batch of at least one example, such as torch.zeros(1, 3, 32, 32).")
-    if unusual_kind(example) or not bool(torch.isfinite(example).all()):
-        what = unusual_kind(example) or "not finite: it holds NaN or infinite values"
+    if describe_unsupported(example) or not bool(torch.isfinite(example).all()):
+        what = describe_unsupported(example) or "not finite: it holds NaN or infinite values"
         raise ConfigError(f"example_input is {what}. Give a plain tensor of finite numbers, as the model reads them.")
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ConfigError("No parameter of the model requires a gradient, so there is nothing to learn.")
     module, example = _copied(model), example[:1].detach().cpu().clone()
     traced = trace(module, example, head, shared)
     check_head(module, traced.head)
-    channels = check(module, example, traced)
+    channels = check_narrowing(module, example, traced)
     if not channels.groups:
         reasons = "".join(f"\n  {layer}: {why or 'shared'}" for layer, why in channels.whole.items())
         what = reasons or " it has no convolution, linear layer or embedding but its head and what is shared"
@@ -84,13 +84,13 @@ def check_model(model: object) -> None:
     odd = [
         f"{name} ({kind})"
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]
-        if (kind := "lazy: without a shape yet" if is_lazy(tensor) else unusual_kind(tensor))
+        if (kind := "lazy: without a shape yet" if is_lazy(tensor) else describe_unsupported(tensor))
     ]
     if odd:
         raise UnsupportedModelError(f"These tensors of the model cannot be trained: {', '.join(odd[:5])}.")
 
 
-def check(module: nn.Module, example: Tensor, channels: Channels) -> Channels:
+def check_narrowing(module: nn.Module, example: Tensor, channels: Channels) -> Channels:
     """The channels that stand the test of narrowing; groups that do not stay whole, with the reason."""
     generator = torch.Generator().manual_seed(0)
     probe = _Probe(module, example, channels, generator)
@@ -116,20 +116,20 @@ def _takes_channels_last(module: nn.Module, example: Tensor) -> bool:
     """
     if not any(isinstance(layer, nn.Conv2d) for layer in module.modules()):
         return False
-    x = inputs_like(example, 2)
-    network = lay(rebuild(module, {}), channels_last=True)
+    x = random_inputs(example, 2)
+    network = set_memory_format(rebuild(module, {}), channels_last=True)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
-            network(laid_out(x, True))
+            network(to_memory_format(x, True))
             network = rebuild(module, {}).eval()
-            expected = network(laid_out(x, False))
-            found = lay(network, channels_last=True)(laid_out(x, True))
+            expected = network(to_memory_format(x, False))
+            found = set_memory_format(network, channels_last=True)(to_memory_format(x, True))
         except Exception:
             return False
-    return agree(found, expected)
+    return is_close(found, expected)
 
 
-def agree(found: Tensor, expected: Tensor) -> bool:
+def is_close(found: Tensor, expected: Tensor) -> bool:
     """Whether two sets of scores are the same but for rounding."""
     scale = expected.abs().max().clamp(min=1e-12)
     return found.shape == expected.shape and bool((found - expected).abs().max() <= _CLOSE * scale)
@@ -151,10 +151,10 @@ class _Probe:
 
     def __init__(self, module: nn.Module, example: Tensor, channels: Channels, generator: torch.Generator):
         self.module, self.channels, self.generator = module, channels, generator
-        given = tensors_of(module)
+        given = named_tensors(module)
         self.positive = {name for name, tensor in given.items() if bool((tensor > 0).all())}  # variances and the like
         self.tensors = {name: self._random(name, tensor) for name, tensor in given.items()}
-        self.input = inputs_like(example, 2, generator)
+        self.input = random_inputs(example, 2, generator)
         self.everything = channels.everything()
         if not bool(torch.isfinite(self._scores(self.tensors)).all()):
             self.tensors = given | {name: self.tensors[name] for name in given if channels.of_head(name)}
@@ -195,7 +195,7 @@ class _Probe:
             self._run(small, training=True)
         except Exception as error:
             return f"its code needs all channels{source_of_exception(error)}: {first_line(error)}"
-        if agree(found, expected):
+        if is_close(found, expected):
             return None
         return "its channels are used by their number somewhere in forward()"
 

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
-from ...errors import ConfigError, DataError, users_code, warn_user
+from ...errors import ConfigError, DataError, user_code_errors, warn_user
 from ..cache import decoded
 from ..catalogue import DATASETS
 from ..images import Images, statistics, with_borders
-from ..readers import PICTURES, Decoded, Split, decode, hidden, listed, need_pillow, pictures, set_aside
+from ..readers import PICTURES, Decoded, Split, decode_pictures, hidden, list_pictures, listed, require_pillow, set_aside
 from ..sources import load
 from ..task import Task
 from ..task_data import Data as Batches
@@ -29,7 +29,7 @@ Data = str | os.PathLike[str] | None
 Order = str | Sequence[int]
 
 
-def stream(
+def load_stream(
     name: str,
     data: Data = None,
     *,
@@ -50,14 +50,14 @@ def stream(
     if name in BENCHMARKS:
         benchmark = BENCHMARKS[name]
         make = {"permuted": _permuted, "split": _split, "datasets": _dataset}[benchmark.kind]
-        found = [make(benchmark, data, number) for number in chosen(benchmark, tasks, order, seed)]
+        found = [make(benchmark, data, number) for number in choose_tasks(benchmark, tasks, order, seed)]
     else:
         own = from_folder(Path(name), image_size) if Path(name).is_dir() else from_file(name)
         found = [own[number] for number in _numbers(order, len(own), tasks, seed)]
     return found if limit is None else [_limited(task, limit, seed) for task in found]
 
 
-def chosen(benchmark: Benchmark, tasks: int | None = None, order: Order = "given", seed: int = 0) -> list[int]:
+def choose_tasks(benchmark: Benchmark, tasks: int | None = None, order: Order = "given", seed: int = 0) -> list[int]:
     """The numbers, from 0, of the tasks that a stream of a benchmark has. There are as many permutations as one likes."""
     count = max(tasks or 0, *order, benchmark.tasks) if not isinstance(order, str) else max(tasks or 0, benchmark.tasks)
     return _numbers(order, count if benchmark.kind == "permuted" else benchmark.tasks, tasks, seed)
@@ -139,7 +139,7 @@ def from_folder(root: Path, size: int = 32) -> list[Task]:
 
     Pictures become colour images of `size` x `size`. Without `test`, a tenth of the pictures is set aside for it.
     """
-    need_pillow()
+    require_pillow()
     folders = [folder for folder in sorted(root.iterdir(), key=_natural) if folder.is_dir() and not hidden(folder.name)]
     wrong = [] if folders else [f"{root} holds no folders; a task is a folder of class folders"]
     if {folder.name for folder in folders} & set(PARTS):
@@ -160,7 +160,7 @@ def from_folder(root: Path, size: int = 32) -> list[Task]:
         for part, found in parts.items():
             if list(found) != names:
                 wrong.append(f"{folder / part} has the classes {list(found)}, but train has {names}")
-            wrong += [f"{path} holds no pictures ({', '.join(PICTURES)})" for path in found.values() if not pictures(path)]
+            wrong += [f"{path} holds no pictures ({', '.join(PICTURES)})" for path in found.values() if not list_pictures(path)]
         plans.append((folder.name, names, parts))
     if wrong:
         raise DataError("These folders cannot be used as tasks:\n" + "\n".join(f"  - {line}" for line in wrong))
@@ -198,7 +198,7 @@ def _own_task(root: Path, name: str, names: list[str], parts: dict[str, dict[str
 
     def kept(first: str, second: str) -> Decoded:
         def make() -> Decoded:
-            train, test = ((decode(files[part], (3, size, size)), labels[part]) for part in (first, second))
+            train, test = ((decode_pictures(files[part], (3, size, size)), labels[part]) for part in (first, second))
             return Decoded(train, test, tuple(names))
 
         return decoded(f"own-{root.name}-{name}-{size}-{first}", [*files[first], *files[second]], make)
@@ -222,11 +222,11 @@ def from_file(name: str) -> list[Task]:
     if not file.endswith(".py"):
         raise ConfigError(f"{file} is neither a folder of pictures nor a Python file of tasks, which ends in .py.")
     sys.path.insert(0, str(Path(file).absolute().parent))  # for what it imports from beside it
-    with users_code(f"{file} cannot be loaded"):
+    with user_code_errors(f"{file} cannot be loaded"):
         found = runpy.run_path(file).get(function)
     if not callable(found):
         raise ConfigError(f"{file} has no function {function}(); write one that returns a list of spacecl.Task.")
-    with users_code(f"{function}() in {file} failed"):
+    with user_code_errors(f"{function}() in {file} failed"):
         given = found()
     if not isinstance(given, (list, tuple)) or not given or not all(isinstance(task, Task) for task in given):
         raise ConfigError(f"{function}() in {file} must return a list of spacecl.Task; it returned {_told(given)}.")

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from ...errors import ConfigError, FullError, TrainingError, warn_user
 from ...learning.core import Core
-from ...learning.freezing import hold
+from ...learning.freezing import make_freeze_hook
 from ...learning.recipe import Recipe
-from ...learning.record import Job, told
+from ...learning.record import TaskContext, told
 from ...structure.channels import Channels, Group, Place
 from ...structure.graph import matches
-from ...structure.memory_format import lay
-from ...validation import Rule, faults, flag, number, one_of, show, whole
+from ...structure.memory_format import set_memory_format
+from ...validation import Rule, faults, flag, integer, number, one_of, show
 from .compensation import compensated
 from .moments import Moments, collect
 from .spectrum import analyse, pivot, share
@@ -34,10 +34,10 @@ _RULES: dict[str, Rule] = {
     "on_full": one_of(("continue", "error", "grow")),
     "projection": flag(),
     "compensate": flag(),
-    "samples": whole(2),
+    "samples": integer(2),
     "growth": number(lambda v: 1 < v <= 100, "above 1 and at most 100"),
     "offer": _SHARE,
-    "budget": whole(1),
+    "budget": integer(1),
 }
 _OPTIONAL = ("samples", "budget")
 _COUNTS = ("core", "new", "wanted", "new_without_projection")
@@ -127,7 +127,7 @@ class SPACE:
     def plan(self, recipe: Recipe, number: int) -> dict[str, int]:
         return {"train": recipe.epochs, "retrain": recipe.for_retraining().epochs}
 
-    def learn(self, core: Core, job: Job) -> tuple[Core, dict[str, Any]]:
+    def learn(self, core: Core, job: TaskContext) -> tuple[Core, dict[str, Any]]:
         """Train with the core held, measure what is new, keep that much, retrain, commit (algorithm 1)."""
         self._check_budget(core, job)
         full = core.channels.full(core.committed)
@@ -136,7 +136,7 @@ class SPACE:
         offered = self._offered(core)
         module = core.blueprint.build(channels.gather(start, offered))
         held = channels.gather(core.held(self.freeze), offered)
-        history = job.trainer.fit(module, job.train, job.valid, phase="train", after_step=hold(module, held))
+        history = job.trainer.fit(module, job.train, job.valid, phase="train", after_step=make_freeze_hook(module, held))
         if not bool(offered.all()):  # channels that were not offered are dead
             dead = {name: tensor if name in channels.own else torch.zeros_like(tensor) for name, tensor in start.items()}
             module = core.blueprint.build(channels.scatter(core.blueprint.taken(module), offered, dead))
@@ -145,7 +145,7 @@ class SPACE:
         grown = bool(full) and self.on_full == "grow"
         return core, found | {"full": tuple(full), "grown": grown}
 
-    def compress(self, core: Core, module: nn.Module, job: Job) -> tuple[Core, dict[str, Any]]:
+    def compress(self, core: Core, module: nn.Module, job: TaskContext) -> tuple[Core, dict[str, Any]]:
         """Analyse a trained full-width network, narrow it in one shot, retrain it and commit what comes out."""
         started = time.perf_counter()
         channels, held = core.channels, core.held(self.freeze)
@@ -158,7 +158,9 @@ class SPACE:
         analysed = time.perf_counter() - started
         narrow = channels.gather(held, keep)
         recipe = job.trainer.recipe.for_retraining()
-        history = job.trainer.fit(small, job.train, job.valid, phase="retrain", recipe=recipe, after_step=hold(small, narrow))
+        history = job.trainer.fit(
+            small, job.train, job.valid, phase="retrain", recipe=recipe, after_step=make_freeze_hook(small, narrow)
+        )
         done = core.commit(core.blueprint.taken(small), keep)
         return done, found | told(history, analyse=analysed)
 
@@ -170,7 +172,7 @@ class SPACE:
             offered[free[: math.ceil(self.offer * len(free))]] = True
         return offered
 
-    def _make_room(self, core: Core, job: Job, full: list[str]) -> Core:
+    def _make_room(self, core: Core, job: TaskContext, full: list[str]) -> Core:
         if not full:
             return core
         layers = ", ".join(full)
@@ -187,7 +189,7 @@ class SPACE:
         )
         return core
 
-    def _check_budget(self, core: Core, job: Job) -> None:
+    def _check_budget(self, core: Core, job: TaskContext) -> None:
         if self.budget is not None and len(core.own) >= self.budget:
             warn_user(
                 f"Task {job.name!r} is number {len(core.own) + 1}, but the budget is for {self.budget} tasks. "
@@ -199,10 +201,10 @@ class SPACE:
         sides = ("input", "output") if self.activations == "post" else ("output", "input")
         return [*channels.places(group, sides[0])] or [*channels.places(group, sides[1])]
 
-    def _measure(self, channels: Channels, module: nn.Module, job: Job) -> dict[Place, Moments]:
+    def _measure(self, channels: Channels, module: nn.Module, job: TaskContext) -> dict[Place, Moments]:
         wanted = [place for group in channels.groups for place, _ in self._watched(channels, group)]
         places = list(dict.fromkeys([*wanted, *(channels.readings if self.compensate else ())]))
-        lay(module, job.trainer.channels_last)
+        set_memory_format(module, job.trainer.channels_last)
         moments = collect(module, places, job.examples(self.samples or _enough(places)), job.trainer.fabric)
         broken = [place.layer for place, found in moments.items() if not bool(torch.isfinite(found.covariance).all())]
         if broken:
@@ -213,7 +215,7 @@ class SPACE:
             )
         return moments
 
-    def _select(self, core: Core, moments: Mapping[Place, Moments], job: Job) -> tuple[Tensor, dict[str, Any]]:
+    def _select(self, core: Core, moments: Mapping[Place, Moments], job: TaskContext) -> tuple[Tensor, dict[str, Any]]:
         """The units of the task's network, and for every layer what was found there."""
         channels, keep = core.channels, core.committed.clone()
         found: dict[str, dict[str, Any]] = {"explained": {}, "core_ratio": {}, "samples": {}, "spectrum": {}}

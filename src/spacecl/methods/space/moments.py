@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ...learning.distributed import summed
+from ...learning.distributed import all_sum
 from ...structure.channels import Place
-from ...structure.memory_format import ask
+from ...structure.memory_format import run_model
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -65,10 +65,10 @@ class Moments:
 
     def reduce(self, fabric: Fabric) -> None:
         """Take in what the other processes have seen; all end with the same moments."""
-        count = int(summed(fabric, torch.tensor(float(self.count), dtype=torch.float64)))
-        mean = summed(fabric, self.mean * self.count) / count
+        count = int(all_sum(fabric, torch.tensor(float(self.count), dtype=torch.float64)))
+        mean = all_sum(fabric, self.mean * self.count) / count
         apart = self.mean - mean
-        scatter = summed(fabric, self.scatter + self.count * torch.outer(apart, apart))
+        scatter = all_sum(fabric, self.scatter + self.count * torch.outer(apart, apart))
         self.count, self.shift, self.total, self.second = count, mean, torch.zeros_like(mean), scatter
 
 
@@ -114,7 +114,7 @@ def collect(module: nn.Module, places: Sequence[Place], batches: Iterable[Tensor
     module.eval()
     with _Watch(watched):
         for batch in batches:
-            ask(module, batch)
+            run_model(module, batch)
     module.train(training)
     for _, moments in found:
         if fabric.world_size > 1:

@@ -11,7 +11,7 @@ import spacecl
 from spacecl import SPACE, Learner, Recipe, Task
 from spacecl.methods.space.compensation import compensated
 from spacecl.methods.space.moments import collect
-from spacecl.structure.blueprint import tensors_of
+from spacecl.structure.blueprint import named_tensors
 from spacecl.structure.channels import trace
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*too few samples.*", "ignore:.*finds no free channel.*")
@@ -43,7 +43,7 @@ def narrowing():
 def test_free_filters_get_the_least_squares_fit_of_what_was_removed(narrowing):
     model, channels, moments, keep, _, read = narrowing
     nothing = torch.zeros_like(keep)
-    result = compensated(channels, tensors_of(model), moments, keep, nothing, {})
+    result = compensated(channels, named_tensors(model), moments, keep, nothing, {})
     kept = keep[channels.groups[0].units]
     with torch.no_grad():
         target = model[2](read)
@@ -54,7 +54,7 @@ def test_free_filters_get_the_least_squares_fit_of_what_was_removed(narrowing):
 
 def test_core_filters_change_on_new_channels_only_and_as_little_as_the_fit_asks(narrowing):
     model, channels, moments, keep, core, read = narrowing
-    tensors = tensors_of(model)
+    tensors = named_tensors(model)
     held = {name: channels.mask(name, core) for name in channels.shared}
     result = compensated(channels, tensors, moments, keep, core, held)
     assert all(torch.equal(result[name][mask], tensors[name][mask]) for name, mask in held.items()), "a held position changed"

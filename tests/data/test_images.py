@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from spacecl import DataError, Images, Learner, Recipe, Task
-from spacecl.data.images import as_told, augmented, statistics
-from spacecl.data.readers import seen
-from spacecl.data.task_data import fingerprint, prepare
+from spacecl.data.images import augment, preprocess, statistics
+from spacecl.data.readers import to_pixels
+from spacecl.data.task_data import fingerprint, prepare_data
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (50, 3, 6, 6), dtype=np.uint8)
 LABELS = np.arange(50) % 2
@@ -97,7 +97,7 @@ def test_wrong_images_are_told_with_their_shape():
 
 def test_flips_mirror_about_half_of_the_images_and_leave_the_others():
     x = torch.randn(400, 3, 6, 6)
-    y = augmented(x, "flip")
+    y = augment(x, "flip")
     same, mirrored = (y == x).flatten(1).all(1), (y == x.flip(-1)).flatten(1).all(1)
     assert bool((same ^ mirrored).all())
     assert 150 < int(mirrored.sum()) < 250
@@ -106,7 +106,7 @@ def test_flips_mirror_about_half_of_the_images_and_leave_the_others():
 def test_shifts_move_images_by_up_to_two_pixels_each_way():
     x = torch.zeros(500, 1, 7, 7)
     x[:, 0, 3, 3] = 1
-    y = augmented(x, "shift")
+    y = augment(x, "shift")
     places = {tuple(place) for place in y[:, 0].nonzero()[:, 1:].tolist()}
     assert places == {(row, column) for row in range(1, 6) for column in range(1, 6)}
     assert torch.equal(y.sum((1, 2, 3)), torch.ones(500))
@@ -114,7 +114,7 @@ def test_shifts_move_images_by_up_to_two_pixels_each_way():
 
 def test_none_changes_nothing():
     x = torch.randn(5, 3, 6, 6)
-    assert augmented(x, "none") is x
+    assert augment(x, "none") is x
 
 
 def test_other_pixels_labels_or_orders_of_pixels_have_another_mark():
@@ -135,9 +135,9 @@ def test_pictures_that_are_not_square_keep_their_sides():
     from PIL import Image
 
     pixels = np.array([[0, 200, 0], [200, 0, 200]], np.uint8)
-    assert np.array_equal(seen(Image.fromarray(pixels), (1, 2, 3)), pixels[None])
+    assert np.array_equal(to_pixels(Image.fromarray(pixels), (1, 2, 3)), pixels[None])
     large = Image.fromarray(np.kron(pixels, np.ones((8, 8), np.uint8)))
-    assert np.abs(seen(large, (1, 2, 3)).astype(int) - pixels[None]).max() < 80
+    assert np.abs(to_pixels(large, (1, 2, 3)).astype(int) - pixels[None]).max() < 80
 
 
 def test_pictures_become_inputs_of_the_shape_that_was_told():
@@ -145,7 +145,7 @@ def test_pictures_become_inputs_of_the_shape_that_was_told():
     for more in ({}, {"order": torch.randperm(6)}, {"shape": (1, 4, 5)}):
         images = Images(pixels, np.zeros(5, np.int64), **more)
         told = json.loads(json.dumps(images.told()))
-        assert torch.equal(as_told(told, pixels), images.finish(images.batch(np.arange(5))[0]))
+        assert torch.equal(preprocess(told, pixels), images.finish(images.batch(np.arange(5))[0]))
 
 
 def test_a_wrong_label_does_not_make_a_head_of_a_million_classes():
@@ -158,8 +158,8 @@ def test_a_wrong_label_does_not_make_a_head_of_a_million_classes():
             with pytest.raises(
                 DataError, match=rf"label {largest} asks for .* classes, but there are 50 examples.*classes=\.\.\."
             ):
-                prepare(task, example, torch.Generator())
+                prepare_data(task, example, torch.Generator())
         else:
-            assert prepare(task, example, torch.Generator())[2] == largest + 1
+            assert prepare_data(task, example, torch.Generator())[2] == largest + 1
         asked = Task("a", Images(PIXELS, labels), classes=largest + 1)
-        assert prepare(asked, example, torch.Generator())[2] == largest + 1
+        assert prepare_data(asked, example, torch.Generator())[2] == largest + 1

@@ -71,7 +71,7 @@ def test_a_narrowed_network_costs_less_and_a_masked_one_what_the_full_one_costs(
     model = nn.Sequential(nn.Linear(12, 64), nn.ReLU(), nn.Linear(64, 2))
     learner = Learner(model, method, example_input=x[:1])
     learner.learn(Task("sign", (x, (x[:, 0] > 0).long())), Recipe(epochs=2))
-    own, full = (counted(module, x[:1]) for module in (learner.subnet("sign"), learner.given(2)))
+    own, full = (counted(module, x[:1]) for module in (learner.subnet("sign"), learner.dense(2)))
     keys = ("parameters", "multiply_adds", "traffic", "peak_memory", "energy_modelled")
     for mine, dense in zip(map(own.get, keys), map(full.get, keys)):
         if not saves:
@@ -86,7 +86,7 @@ def test_the_given_network_can_have_a_head_for_any_number_of_classes_and_draws_n
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     learner = Learner(model, example_input=torch.zeros(1, 4))
     state = torch.get_rng_state()
-    assert learner.given(7)(torch.zeros(1, 4)).shape == (1, 7)
+    assert learner.dense(7)(torch.zeros(1, 4)).shape == (1, 7)
     assert torch.equal(torch.get_rng_state(), state)
     assert learner.full()(torch.zeros(1, 4)).shape == (1, 2)
 
@@ -99,7 +99,7 @@ def test_a_network_that_has_grown_is_held_against_the_one_that_was_given():
         learner.learn(Task(str(number), (x, (x[:, number] > 0).long())), Recipe(epochs=1))
     assert learner.records["1"].grown
     assert learner.full()[0].out_features == 32
-    assert learner.given(2)[0].out_features == 16
+    assert learner.dense(2)[0].out_features == 16
     weights = {name: mask for name in learner._core.tensors if (mask := learner._core.used(name)) is not None}
     assert learner.size == pytest.approx(sum(int(mask.sum()) for mask in weights.values()) / (12 * 16 + 16))
     assert learner.size > 1

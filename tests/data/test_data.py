@@ -201,9 +201,9 @@ def test_pictures_are_read_as_they_are_seen(tmp_path):
     for name in (".4.png", ".ipynb_checkpoints/5.png", "__MACOSX/6.png"):
         (tmp_path / "a" / name).parent.mkdir(exist_ok=True)
         Image.fromarray(red).save(tmp_path / "a" / name)
-    files = formats.pictures(tmp_path / "a")
+    files = formats.list_pictures(tmp_path / "a")
     assert [file.name for file in files] == ["0.PNG", "1.png", "2.png", "3.jpg"]
-    found = formats.decode(files, (3, 20, 20))
+    found = formats.decode_pictures(files, (3, 20, 20))
     assert found[0].mean((1, 2)).tolist() == [200, 0, 0]
     assert found[1].min() == found[1].max() == 128
     assert (found[2][0, 0, 0], found[2][0, 10, 10]) == (255, 0)
@@ -289,7 +289,7 @@ def test_no_picture_makes_pillow_start_another_program(tmp_path, monkeypatch):
     assert mark.exists(), "Pillow by itself starts Ghostscript"
     mark.unlink()
     with pytest.raises(DataError, match=r"x\.png \(it is none of PNG, JPEG, PPM, BMP, WEBP\)"):
-        formats.decode([file], (3, 8, 8))
+        formats.decode_pictures([file], (3, 8, 8))
     with pytest.raises(SpaceError, match="no picture that can be read"):
         _decoded(EPS, {(3, 8, 8)})
     assert not mark.exists()
@@ -298,7 +298,7 @@ def test_no_picture_makes_pillow_start_another_program(tmp_path, monkeypatch):
 @pytest.mark.parametrize("suffix", formats.PICTURES)
 def test_every_ending_of_pictures_has_a_format_that_is_opened(tmp_path, suffix):
     write_pictures(tmp_path, ["a"], 1, mode="RGB", suffix=suffix)
-    assert formats.decode([tmp_path / "a" / f"0{suffix}"], (3, 28, 28)).std() > 20
+    assert formats.decode_pictures([tmp_path / "a" / f"0{suffix}"], (3, 28, 28)).std() > 20
 
 
 def test_a_small_file_with_a_huge_picture_is_refused(tmp_path):
@@ -306,9 +306,9 @@ def test_a_small_file_with_a_huge_picture_is_refused(tmp_path):
     Image.new("1", (8000, 8000)).save(file)
     assert file.stat().st_size < 20_000
     with pytest.raises(DataError, match=r"x\.png \(it has more than 32,000,000 pixels\)"):
-        formats.decode([file], (3, 8, 8))
+        formats.decode_pictures([file], (3, 8, 8))
     Image.new("1", (4000, 4000)).save(file)
-    assert formats.decode([file], (3, 8, 8)).max() == 0
+    assert formats.decode_pictures([file], (3, 8, 8)).max() == 0
 
 
 @contextmanager
@@ -457,7 +457,7 @@ def test_matlab_files_of_the_other_byte_order_are_read(tmp_path):
 
 
 def test_the_real_svhn_is_read_as_scipy_reads_it():
-    folder = sources.DATASETS["svhn"].find(sources.places(REAL))
+    folder = sources.DATASETS["svhn"].find(sources.search_folders(REAL))
     if folder is None:
         pytest.skip("no svhn: set SPACECL_DATA to a folder that holds it")
     for part in ("train", "test"):
@@ -483,7 +483,7 @@ def test_data_is_found_in_the_folders_that_the_user_names(tmp_path, monkeypatch)
     assert len(sources.load("mnist", tmp_path / "a").train[1]) == 40
     monkeypatch.setenv("SPACECL_DATA", both)
     assert len(sources.load("fashion-mnist").train[1]) == 40
-    assert sources.missing(["mnist", "fashion-mnist"], None) == []
+    assert sources.find_missing(["mnist", "fashion-mnist"], None) == []
     write_idx(tmp_path / "b" / "MNIST", count=80)
     assert len(sources.load("mnist").train[1]) == 40, "the first folder that has it"
     with pytest.raises(ConfigError, match="--data names no folder"):
@@ -765,7 +765,7 @@ def test_the_data_command_lists_checks_and_has_exit_codes(tmp_path):
 @pytest.mark.parametrize("name", list(sources.DATASETS))
 def test_the_real_dataset_is_read_whole(name, monkeypatch):
     monkeypatch.setattr(sources, "SYSTEM", (Path("/usr/share/datasets"),))
-    if sources.DATASETS[name].find(sources.places(REAL)) is None:
+    if sources.DATASETS[name].find(sources.search_folders(REAL)) is None:
         pytest.skip(f"no {name}: set SPACECL_DATA to a folder that holds it")
     found = sources.check(name, REAL)
     assert found.state in ("whole", "other"), found.told

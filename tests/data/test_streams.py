@@ -17,10 +17,10 @@ from spacecl import ConfigError, DataError, Learner
 from spacecl.data import sources
 from spacecl.data.benchmarks.networks import CNN, NETWORKS, ResNet18
 from spacecl.data.benchmarks.presets import BENCHMARKS
-from spacecl.data.benchmarks.streams import stream
-from spacecl.data.task_data import Data, check_whole
+from spacecl.data.benchmarks.streams import load_stream
+from spacecl.data.task_data import Data, check_all_data
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -31,19 +31,19 @@ def _own_cache(tmp_path, monkeypatch):
 
 
 def test_permutations_are_fixed_differ_between_tasks_and_are_the_same_for_training_and_test():
-    first, again = stream("permuted-digits"), stream("permuted-digits", seed=5)
+    first, again = load_stream("permuted-digits"), load_stream("permuted-digits", seed=5)
     orders = [task.train.order for task in first]
     assert len(first) == 5
     assert all(torch.equal(a.train.order, b.train.order) for a, b in zip(first, again))
     assert all(torch.equal(task.train.order, task.test.order) for task in first)
     assert all(sorted(order.tolist()) == list(range(64)) for order in orders)
     assert len({tuple(order.tolist()) for order in orders}) == 5
-    assert len(stream("permuted-digits", tasks=7)) == 7, "there are as many permutations as one likes"
+    assert len(load_stream("permuted-digits", tasks=7)) == 7, "there are as many permutations as one likes"
 
 
 def test_p_mnist_has_ten_tasks_of_ten_classes(tmp_path):
     write_idx(tmp_path / "MNIST")
-    tasks = stream("p-mnist", tmp_path)
+    tasks = load_stream("p-mnist", tmp_path)
     assert [task.name for task in tasks] == [f"mnist-{number}" for number in range(1, 11)]
     assert len(tasks[0].classes) == 10
     assert tasks[3].train.finish(tasks[3].train.batch([0])[0]).shape == (1, 784)
@@ -51,7 +51,7 @@ def test_p_mnist_has_ten_tasks_of_ten_classes(tmp_path):
 
 def test_split_cifar10_has_two_classes_a_task_none_lost_none_twice(tmp_path):
     write_cifar10(tmp_path / "cifar-10-batches-py")
-    tasks = stream("split-cifar10", tmp_path)
+    tasks = load_stream("split-cifar10", tmp_path)
     assert [task.classes for task in tasks][:2] == [("airplane", "automobile"), ("bird", "cat")]
     rows = np.concatenate([task.train.rows for task in tasks])
     assert sorted(rows) == list(range(100))
@@ -63,18 +63,20 @@ def test_split_cifar10_has_two_classes_a_task_none_lost_none_twice(tmp_path):
 
 
 def test_order_and_tasks_and_limit_make_smaller_or_shuffled_streams():
-    names = [task.name for task in stream("permuted-digits", order=[3, 1])]
+    names = [task.name for task in load_stream("permuted-digits", order=[3, 1])]
     assert names == ["digits-3", "digits-1"]
-    shuffled = [task.name for task in stream("permuted-digits", order="random", seed=3)]
+    shuffled = [task.name for task in load_stream("permuted-digits", order="random", seed=3)]
     assert sorted(shuffled) == [f"digits-{number}" for number in range(1, 6)]
-    assert shuffled == [task.name for task in stream("permuted-digits", order="random", seed=3)]
-    assert shuffled != [task.name for task in stream("permuted-digits", order="random", seed=4)]
-    task = stream("permuted-digits", tasks=1, limit=7)[0]
+    assert shuffled == [task.name for task in load_stream("permuted-digits", order="random", seed=3)]
+    assert shuffled != [task.name for task in load_stream("permuted-digits", order="random", seed=4)]
+    task = load_stream("permuted-digits", tasks=1, limit=7)[0]
     assert torch.bincount(task.train.targets).tolist() == torch.bincount(task.test.targets).tolist() == [7] * 10
     for order in ([0, 1], [1, 1]):
         with pytest.raises(ConfigError, match="must name tasks from 1 to 5, none twice"):
-            stream("permuted-digits", order=order)
-    assert torch.equal(stream("permuted-digits", order=[7])[0].train.order, stream("permuted-digits", tasks=7)[6].train.order)
+            load_stream("permuted-digits", order=order)
+    assert torch.equal(
+        load_stream("permuted-digits", order=[7])[0].train.order, load_stream("permuted-digits", tasks=7)[6].train.order
+    )
 
 
 def write_eight(folder):
@@ -110,7 +112,7 @@ def test_eight_datasets_come_in_the_papers_order_as_small_colour_images_and_coun
     write_eight(tmp_path)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        tasks = stream("8-datasets", tmp_path)
+        tasks = load_stream("8-datasets", tmp_path)
     assert "CIFAR-10 has 100 + 20 images; in Table S1 there are 50,000 + 10,000." in [str(warning.message) for warning in told]
     assert len(told) == 8
     assert [task.name for task in tasks] == list(BENCHMARKS["8-datasets"].datasets)
@@ -152,7 +154,7 @@ def test_a_folder_of_class_folders_is_a_task_with_a_tenth_set_aside_for_testing(
     write_pictures(tmp_path / "own" / "trees" / "train", ["elm", "oak", "yew"], 4, (40, 30), "RGB")
     write_pictures(tmp_path / "own" / "trees" / "test", ["elm", "oak", "yew"], 2, (40, 30), "L")
     write_pictures(tmp_path / "own" / "trees" / "valid", ["elm", "oak", "yew"], 1, (40, 30), "RGB")
-    birds, trees = stream(str(tmp_path / "own"), image_size=16)
+    birds, trees = load_stream(str(tmp_path / "own"), image_size=16)
     assert (birds.classes, len(birds.train), len(birds.test), birds.valid) == (("crow", "robin"), 18, 2, None)
     assert (trees.classes, len(trees.train), len(trees.valid), len(trees.test)) == (("elm", "oak", "yew"), 12, 3, 6)
     assert birds.train.finish(birds.train.batch([0])[0]).shape == (1, 3, 16, 16)
@@ -162,15 +164,15 @@ def test_a_folder_of_class_folders_is_a_task_with_a_tenth_set_aside_for_testing(
         wanted = np.asarray(picture.resize((16, 16), Image.Resampling.BILINEAR, reducing_gap=3.0)).transpose(2, 0, 1)
     assert np.array_equal(trees.valid.pixels[1], wanted)
     assert trees.valid.mean == trees.train.mean == trees.test.mean
-    assert stream(str(tmp_path / "own"), image_size=20)[0].train.pixels.shape[1:] == (3, 20, 20)
-    limited = stream(str(tmp_path / "own"), image_size=16, limit=2)[1]
+    assert load_stream(str(tmp_path / "own"), image_size=20)[0].train.pixels.shape[1:] == (3, 20, 20)
+    limited = load_stream(str(tmp_path / "own"), image_size=16, limit=2)[1]
     assert (len(limited.train), len(limited.valid), len(limited.test)) == (6, 3, 6)
 
 
 def test_tasks_come_in_the_order_in_which_people_count(tmp_path):
     for number in (1, 2, 10):
         write_pictures(tmp_path / f"task{number}", ["a", "b"], 3)
-    assert [task.name for task in stream(str(tmp_path))] == ["task1", "task2", "task10"]
+    assert [task.name for task in load_stream(str(tmp_path))] == ["task1", "task2", "task10"]
 
 
 def test_every_fault_of_own_folders_is_told_at_once(tmp_path):
@@ -182,7 +184,7 @@ def test_every_fault_of_own_folders_is_told_at_once(tmp_path):
     (tmp_path / "three" / "x").mkdir(parents=True)
     write_pictures(tmp_path / "three", ["y"], 1)
     with pytest.raises(DataError) as failed:
-        stream(str(tmp_path))
+        load_stream(str(tmp_path))
     text = str(failed.value)
     assert "one needs at least two class folders" in text
     assert "has the classes ['a', 'c'], but train has ['a', 'b']" in text
@@ -195,26 +197,26 @@ def test_a_python_file_gives_tasks_and_its_faults_are_told(tmp_path):
     file = tmp_path / "mine.py"
     body = "import torch, spacecl\nx, y = torch.randn(60, 4), torch.arange(60) % 3\n"
     file.write_text(f"{body}def tasks():\n    return [spacecl.Task('a', (x, y), test=(x, y))]\ndef nothing():\n    return 3\n")
-    assert stream(str(file))[0].name == "a"
-    limited = stream(str(file), limit=5)[0]
+    assert load_stream(str(file))[0].name == "a"
+    limited = load_stream(str(file), limit=5)[0]
     assert torch.bincount(limited.train[1]).tolist() == [5, 5, 5]
     with pytest.raises(ConfigError, match=r"must return a list of spacecl\.Task; it returned a int"):
-        stream(f"{file}:nothing")
+        load_stream(f"{file}:nothing")
     with pytest.raises(ConfigError, match=r"has no function other\(\)"):
-        stream(f"{file}:other")
+        load_stream(f"{file}:other")
     file.write_text(f"{body}def tasks():\n    return [spacecl.Task('a', (x, y))] * 2\n")
     with pytest.raises(ConfigError, match="no test data for a, a"):
-        stream(str(file))
+        load_stream(str(file))
     file.write_text(f"{body}def tasks():\n    return [spacecl.Task('a', (x, y), test=(x, y))] * 2\n")
     with pytest.raises(ConfigError, match="names are there twice: a"):
-        stream(str(file))
+        load_stream(str(file))
 
 
 def test_what_lies_beside_a_file_of_tasks_can_be_imported(tmp_path):
     (tmp_path / "beside_it.py").write_text("NAME = 'from beside'\n")
     body = "import torch, spacecl, beside_it\nx, y = torch.randn(60, 4), torch.arange(60) % 3\n"
     (tmp_path / "mine.py").write_text(f"{body}def tasks():\n    return [spacecl.Task(beside_it.NAME, (x, y), test=(x, y))]\n")
-    assert stream(str(tmp_path / "mine.py"))[0].name == "from beside"
+    assert load_stream(str(tmp_path / "mine.py"))[0].name == "from beside"
 
 
 def test_the_example_of_own_data_runs_as_the_readme_says(tmp_path):
@@ -298,13 +300,13 @@ def test_the_real_benchmark_has_its_tasks_and_loads_at_once_the_second_time(name
 
     monkeypatch.setattr(sources, "SYSTEM", (Path("/usr/share/datasets"),))
     dataset = sources.DATASETS[BENCHMARKS[name].datasets[0]]
-    if dataset.find(sources.places(REAL)) is None:
+    if dataset.find(sources.search_folders(REAL)) is None:
         pytest.skip(f"no {dataset.title}: set SPACECL_DATA to a folder that holds it")
-    stream(name, REAL)
+    load_stream(name, REAL)
     started = time.perf_counter()
-    tasks = stream(name, REAL)
+    tasks = load_stream(name, REAL)
     example = torch.zeros_like(tasks[0].train.finish(tasks[0].train.batch([0])[0]))
-    counts = [check_whole(task, example) for task in tasks]
+    counts = [check_all_data(task, example) for task in tasks]
     assert time.perf_counter() - started < 1
     assert len(tasks) == BENCHMARKS[name].tasks
     assert sum(count["train"] + count["valid"] for count in counts) == {"p-mnist": 600_000, "p-fashion": 600_000}.get(

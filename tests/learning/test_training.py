@@ -132,12 +132,12 @@ def test_steps_divide_by_what_the_recipe_says():
 
 
 def test_the_score_is_accuracy_and_mean_cross_entropy():
-    from spacecl.learning.trainer import score
+    from spacecl.learning.trainer import evaluate_with_loss
 
     x, y = torch.randn(300, 6), torch.arange(300) % 3
     module = chain()
     logits = module.eval()(x).detach()
-    accuracy, loss = score(module, Data((x, y), "data"), Fabric(accelerator="cpu", devices=1))
+    accuracy, loss = evaluate_with_loss(module, Data((x, y), "data"), Fabric(accelerator="cpu", devices=1))
     assert accuracy == pytest.approx(float((logits.argmax(1) == y).float().mean()))
     assert loss == pytest.approx(float(torch.nn.functional.cross_entropy(logits, y)), rel=1e-5)
 

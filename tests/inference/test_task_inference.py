@@ -11,8 +11,18 @@ from torch import nn
 
 from spacecl import EWC, SPACE, ConfigError, FineTune, Identified, Images, Inferred, Learner, Recipe, Task, TaskError
 from spacecl.data.task_data import Data
-from spacecl.inference.task_inference import CLASSES, FEATURES, LOST, accepts, bounds, features, scores, signature, upper_level
-from spacecl.runs.open_run import opened
+from spacecl.inference.task_inference import (
+    CLASSES,
+    FEATURES,
+    LOST,
+    accept_features,
+    estimate_bounds,
+    extract_features,
+    make_signature,
+    score_features,
+    upper_level,
+)
+from spacecl.runs.open_run import open_run
 from spacecl.runs.run import TOGETHER, _inferred, _mean_inferred
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*too few samples.*", "ignore:.*finds no free channel.*")
@@ -48,13 +58,13 @@ def test_rows_are_told_apart_and_together_more_surely(learner):
         assert alone.tasks.count(f"task {number}") > 0.6 * len(x)
         assert set(together.tasks) == {f"task {number}"}
         assert len(together.tasks) == len(x)
-        assert float(together.sure.min()) > float(alone.sure.mean())
+        assert float(together.confidence.min()) > float(alone.confidence.mean())
         assert torch.allclose(alone.scores.sum(1), torch.ones(len(x)))
         best = [learner.tasks[best] for best in alone.scores.argmax(1).tolist()]
         assert [task or likeliest for task, likeliest in zip(alone.tasks, best)] == best
         assert float(alone.unknown.float().mean()) < 0.05
         assert alone.unknown.tolist() == [task is None for task in alone.tasks]
-        assert torch.equal(alone.sure, torch.where(alone.unknown, 0.0, alone.scores.amax(1)))
+        assert torch.equal(alone.confidence, torch.where(alone.unknown, 0.0, alone.scores.amax(1)))
 
 
 def test_a_wrong_answer_is_less_sure_than_a_right_one(learner):
@@ -62,7 +72,7 @@ def test_a_wrong_answer_is_less_sure_than_a_right_one(learner):
     sure, right = [], []
     for number, (x, _) in enumerate(moved(seed=9, examples=400)):
         found = learner.identify(x)
-        sure.append(found.sure)
+        sure.append(found.confidence)
         right.append(torch.tensor([name == f"task {number}" for name in found.tasks]))
     sure, right = torch.cat(sure), torch.cat(right)
     assert abs(float(sure.mean()) - float(right.float().mean())) < 0.1
@@ -75,7 +85,7 @@ def test_predict_infers_only_when_asked_and_says_the_task(learner):
     assert isinstance(found, Inferred)
     identified = learner.identify(x)
     assert found.tasks == identified.tasks
-    assert torch.equal(found.sure, identified.sure)
+    assert torch.equal(found.confidence, identified.confidence)
     known = ~identified.unknown
     assert torch.equal(found.labels[known], learner.predict(x[known], [task for task in found.tasks if task]))
     assert set(found.labels[~known].tolist()) <= {-1}
@@ -108,9 +118,9 @@ def test_a_task_of_numbers_beyond_all_bounds_is_learned_though_it_cannot_be_know
     learner = Learner(chain().double(), FineTune(), example_input=VECTOR.double())
     x = torch.randn(80, 6, dtype=torch.float64)
     learner.learn(Task("huge", (x * 1e300, (x[:, 0] > 0).long())), Recipe(epochs=1, lr=1e-12))
-    assert not learner.remembers("huge")
+    assert not learner.has_signature("huge")
     for far in (1e160, 1e300):
-        assert signature([(x * far, torch.zeros(80, dtype=torch.int64), torch.zeros(80, 2))], 1) == {}
+        assert make_signature([(x * far, torch.zeros(80, dtype=torch.int64), torch.zeros(80, 2))], 1) == {}
 
 
 def test_a_task_that_remembers_nothing_says_so_and_later_ones_keep_their_own(learner, tmp_path):
@@ -122,10 +132,10 @@ def test_a_task_that_remembers_nothing_says_so_and_later_ones_keep_their_own(lea
     other.learn(Task("new", moved(4, seed=3)[3]), QUICK)
     other.save(tmp_path)
     for one in (other, Learner.load(tmp_path, chain())):
-        assert [one.remembers(task) for task in one.tasks] == [False, False, False, True]
-        assert one.likeness(x, "new").shape == (2,)
+        assert [one.has_signature(task) for task in one.tasks] == [False, False, False, True]
+        assert one.task_scores(x, "new").shape == (2,)
         with pytest.raises(TaskError, match="Task 'task 2' kept nothing"):
-            one.likeness(x, "task 2")
+            one.task_scores(x, "task 2")
     assert _mean_inferred(list(_inferred(other, []).values())) is None
 
 
@@ -152,8 +162,8 @@ def test_a_method_that_forgets_is_not_asked_how_sure_its_networks_are():
     for number, data in enumerate(moved(2)):
         learner.learn(Task(str(number), data), QUICK)
     x = moved(2, seed=9)[0][0]
-    expected = scores(x, learner._core.signatures[0], None)
-    assert torch.equal(learner.likeness(x, "0"), expected)
+    expected = score_features(x, learner._core.signatures[0], None)
+    assert torch.equal(learner.task_scores(x, "0"), expected)
     assert set(learner.identify(x, together=True).tasks) == {"0"}
 
 
@@ -196,7 +206,7 @@ def test_an_input_that_is_unlike_those_of_all_tasks_belongs_to_none(method, stra
     inferred = learner.predict(x, "infer")
     assert inferred.tasks == found.tasks
     assert int(inferred.labels[9]) == -1
-    assert float(inferred.sure[9]) == 0
+    assert float(inferred.confidence[9]) == 0
     assert torch.equal(learner.accepts(x, "0")[9:], torch.tensor([False]))
 
 
@@ -242,10 +252,10 @@ def test_a_tasks_own_inputs_are_accepted_but_for_about_one_in_a_hundred():
     generator = torch.Generator().manual_seed(0)
     for size, held in ((20, 1000), (20, 150), (20, 20), (112, 300), (3, 5), (3, 1)):
         draw = lambda count, size=size: torch.randn(count, size, generator=generator)  # noqa: E731
-        signed = signature([(draw(2000), torch.arange(2000) % 2, torch.zeros(2000, 2))], 2)
-        signed |= bounds([draw(held)], signed)
-        assert float((~accepts(draw(4000), signed)).float().mean()) < (0.025 if held > 100 else 0.06), (size, held)
-        assert not bool(accepts(1000 + draw(50), signed).any())
+        signed = make_signature([(draw(2000), torch.arange(2000) % 2, torch.zeros(2000, 2))], 2)
+        signed |= estimate_bounds([draw(held)], signed)
+        assert float((~accept_features(draw(4000), signed)).float().mean()) < (0.025 if held > 100 else 0.06), (size, held)
+        assert not bool(accept_features(1000 + draw(50), signed).any())
 
 
 def test_a_level_is_passed_by_the_share_that_is_asked_for():
@@ -286,47 +296,50 @@ def test_scores_are_the_mixture_of_students_t_that_they_claim_to_be():
     x, y = torch.randn(400, 5) @ torch.randn(5, 5), torch.arange(400) % 2
     x[y == 1] += 1
     query = torch.randn(30, 5) * 2
-    signed = signature([(x, y, torch.zeros(400, 2))], classes=2)
+    signed = make_signature([(x, y, torch.zeros(400, 2))], classes=2)
     expected = naive(x, y, query)
-    found = scores(query, signed, None).numpy() - float(signed["numbers"][1]) / 2
+    found = score_features(query, signed, None).numpy() - float(signed["numbers"][1]) / 2
     assert np.abs((found - found.mean()) - (expected - expected.mean())).max() < 1e-4, "but for a constant"
 
 
 def test_many_and_few_examples_of_the_same_inputs_are_about_equal():
     generator = torch.Generator().manual_seed(0)
     draw = lambda count: torch.randn(count, 112, generator=generator)  # noqa: E731
-    many, few = (signature([(draw(n), torch.arange(n) % 2, torch.zeros(n, 2))], 2) for n in (4000, 150))
+    many, few = (make_signature([(draw(n), torch.arange(n) % 2, torch.zeros(n, 2))], 2) for n in (4000, 150))
     x = draw(500)
-    better = (scores(x, few, None) > scores(x, many, None)).float().mean()
+    better = (score_features(x, few, None) > score_features(x, many, None)).float().mean()
     assert 0.35 < float(better) < 0.75, "0.20 with nothing taken off for flattery, 0.87 with all of it"
 
 
 def test_how_sure_a_network_is_counts_in_deviations_from_what_is_usual():
     x, logits = torch.randn(300, 6), 4 * torch.randn(300, 3)
-    signed = signature([(x, torch.arange(300) % 2, logits)], 2)
-    surer = scores(x, signed, logits) - scores(x, signed, None)
+    signed = make_signature([(x, torch.arange(300) % 2, logits)], 2)
+    surer = score_features(x, signed, logits) - score_features(x, signed, None)
     assert float(surer.mean()) == pytest.approx(0, abs=1e-6)
     assert float(surer.std()) == pytest.approx(1, abs=1e-6)
 
 
 def test_many_features_count_as_fewer():
     x, y, query = torch.randn(400, 50) @ torch.randn(50, 50), torch.arange(400) % 2, 2 * torch.randn(30, 50)
-    found, expected = scores(query, signature([(x, y, torch.zeros(400, 2))], 2), None).numpy(), naive(x, y, query) / 2
+    found, expected = (
+        score_features(query, make_signature([(x, y, torch.zeros(400, 2))], 2), None).numpy(),
+        naive(x, y, query) / 2,
+    )
     assert np.abs((found - found.mean()) - (expected - expected.mean())).max() < 1e-3
 
 
 def test_a_task_of_many_classes_is_no_likelier_for_their_number():
     x, query = torch.randn(4000, 5), torch.randn(500, 5)
-    one_class, twenty = (signature([(x, torch.arange(4000) % n, torch.zeros(4000, 2))], n) for n in (1, 20))
-    assert abs(float((scores(query, one_class, None) - scores(query, twenty, None)).mean())) < 0.3
+    one_class, twenty = (make_signature([(x, torch.arange(4000) % n, torch.zeros(4000, 2))], n) for n in (1, 20))
+    assert abs(float((score_features(query, one_class, None) - score_features(query, twenty, None)).mean())) < 0.3
 
 
 def test_flattery_is_how_much_better_a_tasks_own_rows_fit_than_new_ones():
     centres = 100 * torch.randn(2, 20)
     draw = lambda count: torch.randn(count, 20) + centres[torch.arange(count) % 2]  # noqa: E731
     own, new = draw(60), draw(3000)
-    signed = signature([(own, torch.arange(60) % 2, torch.zeros(60, 2))], 2)
-    better = float(scores(own, signed, None).mean() - scores(new, signed, None).mean())
+    signed = make_signature([(own, torch.arange(60) % 2, torch.zeros(60, 2))], 2)
+    better = float(score_features(own, signed, None).mean() - score_features(new, signed, None).mean())
     assert 0.6 < float(signed["numbers"][1]) / better < 1.6
 
 
@@ -334,31 +347,31 @@ def test_edges_are_looked_for_in_four_directions():
     i, j = torch.meshgrid(torch.arange(16), torch.arange(16), indexing="ij")
     for number, along in enumerate((i, j, i - j, i + j)):  # stripes: without edges in one direction each
         stripes = (along % 4 < 2).float()[None, None]
-        assert int(features(stripes)[0, 16:].view(4, 16).mean(1).argmin()) == number
+        assert int(extract_features(stripes)[0, 16:].view(4, 16).mean(1).argmin()) == number
 
 
 def test_projections_keep_lengths_and_thin_images_are_no_images():
-    assert float(features(torch.randn(500, 300)).std()) == pytest.approx(1, abs=0.05)
-    assert features(torch.zeros(2, 1, 3, 9)).shape == (2, 27)
+    assert float(extract_features(torch.randn(500, 300)).std()) == pytest.approx(1, abs=0.05)
+    assert extract_features(torch.zeros(2, 1, 3, 9)).shape == (2, 27)
 
 
 def test_features_are_few_and_do_not_change():
-    assert features(torch.zeros(2, 3, 224, 224)).shape == (2, 112)
-    assert features(torch.zeros(2, 1, 3, 3)).shape == (2, 9), "too small to be looked at in parts"
-    assert features(torch.zeros(2, 40, 50)).shape == (2, FEATURES)
+    assert extract_features(torch.zeros(2, 3, 224, 224)).shape == (2, 112)
+    assert extract_features(torch.zeros(2, 1, 3, 3)).shape == (2, 9), "too small to be looked at in parts"
+    assert extract_features(torch.zeros(2, 40, 50)).shape == (2, FEATURES)
     tokens = torch.tensor([[1, 1, 5], [130, 0, 0]])
-    assert features(tokens)[0, 1] == pytest.approx(2**0.5)
+    assert extract_features(tokens)[0, 1] == pytest.approx(2**0.5)
     x = torch.randn(3, 300)
-    assert torch.equal(features(x), features(x))
-    assert torch.allclose(features(x)[1:2], features(x[1:2]), atol=1e-12)
+    assert torch.equal(extract_features(x), extract_features(x))
+    assert torch.allclose(extract_features(x)[1:2], extract_features(x[1:2]), atol=1e-12)
 
 
 def test_many_classes_share_one_mean_and_odd_tasks_do_not_fail():
     x = torch.randn(200, 4)
-    assert signature([(x, torch.arange(200) % (CLASSES + 1), torch.zeros(200, 2))], CLASSES + 1)["means"].shape == (1, 4)
+    assert make_signature([(x, torch.arange(200) % (CLASSES + 1), torch.zeros(200, 2))], CLASSES + 1)["means"].shape == (1, 4)
     for rows in (torch.zeros(2, 4), x[:2], torch.ones(50, 4)):
-        signed = signature([(rows, torch.zeros(len(rows), dtype=torch.int64), torch.zeros(len(rows), 1))], 1)
-        assert bool(torch.isfinite(scores(x, signed, torch.zeros(200, 1))).all())
+        signed = make_signature([(rows, torch.zeros(len(rows), dtype=torch.int64), torch.zeros(len(rows), 1))], 1)
+        assert bool(torch.isfinite(score_features(x, signed, torch.zeros(200, 1))).all())
 
 
 def test_a_signature_rests_on_some_examples_drawn_from_all(monkeypatch):
@@ -391,24 +404,24 @@ def test_tasks_found_out_are_counted_by_row_and_by_batch():
 
 
 def test_numbers_that_no_network_can_take_are_given_to_no_task(digits_run):
-    learner = opened(digits_run).learner()
+    learner = open_run(digits_run).learner()
     large = 3e38 * learner.subnet("digits-1").hidden1.weight[:1].sign()  # what the first neuron adds up
     x = torch.cat([learner.example, large, large])
     assert learner.identify(x).tasks[1:] == (None, None)
     assert torch.allclose(learner.identify(x).scores.sum(1), torch.ones(3))
     found = learner.predict(x, "infer")
     assert found.labels.tolist()[1:] == [-1, -1]
-    assert found.sure.tolist()[1:] == [0, 0]
+    assert found.confidence.tolist()[1:] == [0, 0]
 
 
 def test_a_run_tells_accuracy_with_tasks_found_out_beside_tasks_given(digits_run):
     result = json.loads((digits_run / "result.json").read_text())
-    run = opened(digits_run)
+    run = open_run(digits_run)
     learner, streams = run.learner(), run.tasks(None)
     for entry in result["tasks"]:
         test: Images = streams[entry["name"]].test
         x, y = test.finish(test.batch(np.arange(len(test)))[0]), test.targets
-        best = learner.likeness(x).argmax(1)
+        best = learner.task_scores(x).argmax(1)
         right, found = best == learner.tasks.index(entry["name"]), learner.identify(x)
         labels = learner.predict(x, [learner.tasks[number] for number in best.tolist()])
         row = entry["inferred"]["row"]

@@ -28,7 +28,7 @@ from spacecl import (
 )
 from spacecl.data.benchmarks.presets import BENCHMARKS
 from spacecl.data.task_data import Data
-from spacecl.learning.record import Job
+from spacecl.learning.record import TaskContext
 from spacecl.learning.trainer import Trainer
 from spacecl.methods.ewc import fisher_information
 from spacecl.methods.hat import Gated, opened
@@ -50,7 +50,7 @@ def taught(method, count=2, model=None, example=VECTOR, recipe=RECIPE, seed=0):
 
 def job_for(learner, data):
     trainer = Trainer(learner.fabric, RECIPE, 0)
-    return Job("task", Data(data, "train"), Data(data, "valid"), 3, trainer)
+    return TaskContext("task", Data(data, "train"), Data(data, "valid"), 3, trainer)
 
 
 def test_the_paper_s_values_are_the_presets():

@@ -19,7 +19,7 @@ from spacecl.cli.options import given_settings
 from spacecl.runs import config, run
 from spacecl.runs import sweep as compare
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SHORT = ["--tasks", "2", "--epochs", "1", "--retrain-epochs", "1"]
 
 

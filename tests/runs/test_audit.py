@@ -173,17 +173,17 @@ def test_a_learner_is_reloaded_whole_and_verified_and_keeps_what_has_not_changed
     served.logits(x, "one")
     learner.learn(Task("two", data[1]), Recipe(epochs=2))
     learner.save(tmp_path)
-    found = served.reloaded(tmp_path)
+    found = served.reload(tmp_path)
     assert (served.tasks, found.tasks) == (("one",), ("one", "two"))
     assert found._state.networks["one"] is served._state.networks["one"]
     assert torch.equal(found.logits(x, "two"), learner.logits(x, "two"))
     other = Learner(chain(), SPACE(variance=0.7), example_input=VECTOR)
     other.learn(Task("one", data[1]), Recipe(epochs=2))
     other.save(tmp_path / "other")
-    assert torch.equal(served.reloaded(tmp_path / "other").logits(x, "one"), other.logits(x, "one")), "the same name only"
+    assert torch.equal(served.reload(tmp_path / "other").logits(x, "one"), other.logits(x, "one")), "the same name only"
     rewritten(tmp_path, lambda body, files: files["task 1"]["4.bias"].add_(1))
     with pytest.raises(StoreError, match="are not those of their commit: two"):
-        served.reloaded(tmp_path)
+        served.reload(tmp_path)
 
 
 def test_what_is_no_run_is_refused_with_what_to_do(tmp_path, capsys):
@@ -225,12 +225,12 @@ def taught(method, count=2):
 
 def test_the_forecast_follows_what_the_method_shares_out():
     packed = taught(PackNet())
-    counts = packed.room["0"]
+    counts = packed.capacity["0"]
     assert counts["of"] == 12 * 6 + 12, "weights and biases of a layer together"
     assert 0 < counts["last"] < counts["taken"] < counts["of"]
-    assert taught(HAT()).room["0"]["of"] == 12
+    assert taught(HAT()).capacity["0"]["of"] == 12
     for method in (EWC(), STL()):
-        assert taught(method).room == {}
+        assert taught(method).capacity == {}
         assert inspect(taught(method))["forecast"]["tasks"] is None
 
 
@@ -238,10 +238,10 @@ def test_the_forecast_follows_what_the_method_shares_out():
 def test_what_the_last_of_three_tasks_took_is_what_was_free_before_it(method):
     learner, before = Learner(chain(), method, example_input=VECTOR), {}
     for number, data in enumerate(tasks(VECTOR, 3)):
-        before = learner.room
+        before = learner.capacity
         learner.learn(Task(str(number), data), Recipe(epochs=2))
     second = {layer: counts["taken"] for layer, counts in before.items()}
-    for layer, counts in learner.room.items():
+    for layer, counts in learner.capacity.items():
         assert counts["last"] == counts["taken"] - second[layer]
     assert any(before[layer]["last"] > 0 for layer in before), "the second took some, too"
 
@@ -251,7 +251,7 @@ def test_a_first_task_that_takes_all_leaves_room_for_none():
     learner = Learner(chain(), SPACE(variance=1.0), example_input=VECTOR)
     assert _forecast(inspect(learner)) == "No task has been learned yet."
     learner.learn(Task("all", tasks(VECTOR, 1)[0]), Recipe(epochs=2))
-    assert learner.room == {"0": {"of": 12, "taken": 12, "last": 12}, "2": {"of": 10, "taken": 10, "last": 10}}
+    assert learner.capacity == {"0": {"of": 12, "taken": 12, "last": 12}, "2": {"of": 10, "taken": 10, "last": 10}}
     assert _forecast(inspect(learner)).startswith("No task more like the last fits: layer 0 has 0 free")
 
 

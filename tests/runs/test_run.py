@@ -19,11 +19,11 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from spacecl import ConfigError, DataError, FineTune, Learner, Recipe, StoreError, Task, TrainingError
-from spacecl.data.benchmarks.streams import stream
+from spacecl.data.benchmarks.streams import load_stream
 from spacecl.runs import config, run
 from spacecl.runs.metrics_log import Journal
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 QUICK = {"tasks": 2, "train": {"epochs": 3, "retrain_epochs": 2}, "device": "cpu"}
 
 
@@ -81,7 +81,7 @@ def test_the_result_says_what_the_learner_in_the_folder_does(finished):
     chosen = settings()
     model = chosen.make_model((64,), 10)
     learner = Learner.load(folder / "model", model)
-    tasks = stream("permuted-digits", tasks=2)
+    tasks = load_stream("permuted-digits", tasks=2)
     for number, (task, entry) in enumerate(zip(tasks, result["tasks"])):
         assert entry["accuracy"] == learner.evaluate(task.test, task.name) == result["accuracy_matrix"][1][number]
         small = learner.subnet(task.name)

@@ -355,7 +355,7 @@ def test_tied_layers_share_a_panel(tmp_path):
 
 
 def test_the_example_in_the_docs_is_what_its_results_give():
-    folder = Path(__file__).parent.parent / "docs" / "example-report"
+    folder = Path(__file__).parents[2] / "docs" / "example-report"
     arms, left = summary.read(folder)
     assert left == []
     titles, rows = summary.table(arms)

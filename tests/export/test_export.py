@@ -14,9 +14,9 @@ from torch import nn
 import spacecl.export
 from spacecl import SPACE, ConfigError, DataError, Images, Learner, Recipe, SpaceError, Task, TaskError
 from spacecl.cli.main import main
-from spacecl.export.export import file_names, session
+from spacecl.export.export import file_names, open_session
 from spacecl.export.fold_batchnorm import folded
-from spacecl.runs.open_run import Opened
+from spacecl.runs.open_run import OpenRun
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*too few samples.*", "ignore:.*finds no free channel.*")
 QUICK = Recipe(epochs=2, batch_size=32, retrain_epochs=1)
@@ -47,7 +47,7 @@ def test_onnxruntime_and_torch_export_answer_as_the_network_does_for_any_number_
     learner = taught(make(), example, shared, count=1)
     learner.export("task 0", tmp_path / "a.onnx")
     learner.export("task 0", tmp_path / "a.pt2")
-    onnx, program = session(tmp_path / "a.onnx"), torch.export.load(tmp_path / "a.pt2").module()
+    onnx, program = open_session(tmp_path / "a.onnx"), torch.export.load(tmp_path / "a.pt2").module()
     for count in (1, 2, 7):
         x = rows(example, count)
         expected = learner.logits(x, "task 0")
@@ -185,9 +185,9 @@ def test_int8_is_a_quarter_of_the_size_and_answers_nearly_the_same(tmp_path):
     small = learner.export("a", tmp_path / "b.onnx", int8=x[:100])
     assert (small["int8"], plain["int8"]) == (True, False)
     assert small["bytes"] < 0.5 * plain["bytes"]
-    labels = session(tmp_path / "b.onnx")(x).argmax(1)
+    labels = open_session(tmp_path / "b.onnx")(x).argmax(1)
     assert (labels == learner.predict(x, "a")).float().mean() > 0.95
-    assert not torch.equal(session(tmp_path / "b.onnx")(x), session(tmp_path / "a.onnx")(x))
+    assert not torch.equal(open_session(tmp_path / "b.onnx")(x), open_session(tmp_path / "a.onnx")(x))
 
 
 def test_onnx_files_say_what_they_are(tmp_path):
@@ -258,7 +258,7 @@ def test_files_of_bytes_say_what_they_are_and_follow_what_they_are_calibrated_by
     assert (said["task"], said["digest"]) == ("task 0", learner.records["task 0"].digest)
     assert b".py" not in (tmp_path / "a.onnx").read_bytes()
     expected = learner.logits(x, "task 0")
-    near, far = ((session(tmp_path / f"{name}.onnx")(x) - expected).abs().mean() for name in "ab")
+    near, far = ((open_session(tmp_path / f"{name}.onnx")(x) - expected).abs().mean() for name in "ab")
     assert float(far) > 3 * float(near), "ranges that are far too wide leave few steps for the real inputs"
 
 
@@ -373,7 +373,7 @@ def test_what_is_calibrated_badly_or_cannot_be_measured_is_told(digits_run, tmp_
     def lost(self, data):
         raise DataError("the data is not at hand")
 
-    monkeypatch.setattr(Opened, "tasks", lost)
+    monkeypatch.setattr(OpenRun, "tasks", lost)
     assert main([*command, "--calibrate", str(tmp_path / "tiny.npy")]) == 0
     found = json.loads(capsys.readouterr().out)[0]
     assert (found["accuracy"], found["not_measured"]) == (None, "the data is not at hand")

@@ -16,7 +16,7 @@ from spacecl.data import sources
 from spacecl.runs import config
 from spacecl.runs.config import assigned, merged, resolve
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def digits(**more):
@@ -225,9 +225,9 @@ def test_what_a_users_file_raises_is_told_with_its_line(tmp_path):
 
 
 def config_stream(name):
-    from spacecl.data.benchmarks.streams import stream
+    from spacecl.data.benchmarks.streams import load_stream
 
-    return stream(name)
+    return load_stream(name)
 
 
 def test_files_that_cannot_be_read_are_told(tmp_path):
@@ -263,7 +263,7 @@ def test_only_the_datasets_of_the_tasks_asked_for_must_be_there(tmp_path):
 
 
 def test_the_example_of_a_settings_file_in_the_docs_is_accepted(tmp_path, monkeypatch, any_data):
-    text = (Path(__file__).parent.parent / "docs" / "runs.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "runs.md").read_text()
     (tmp_path / "run.toml").write_text(re.search(r"```toml\n(.*?)```", text, re.DOTALL)[1])
     (tmp_path / "my_net.py").write_text("def network():\n    return None\n")
     monkeypatch.chdir(tmp_path)

@@ -9,17 +9,17 @@ from models import FAMILIES, IMAGE, ConvNet, DenseNet, MobileNet, ResNet, Shuffl
 from torch import nn
 
 from spacecl.errors import ConfigError, SpaceWarning, UnsupportedModelError
-from spacecl.structure.blueprint import rebuild, tensors_of
+from spacecl.structure.blueprint import named_tensors, rebuild
 from spacecl.structure.channels import trace
-from spacecl.structure.validate import _PlainNorms, _Probe, admit, check
+from spacecl.structure.validate import _PlainNorms, _Probe, check_narrowing, validate_model
 
 
 def groups(model, example=IMAGE, **options):
-    return {group.layers: len(group.units) for group in admit(model, example, **options).channels.groups}
+    return {group.layers: len(group.units) for group in validate_model(model, example, **options).channels.groups}
 
 
 def random_weights(module):
-    for name, tensor in tensors_of(module).items():
+    for name, tensor in named_tensors(module).items():
         if tensor.is_floating_point():
             tensor.copy_(torch.rand_like(tensor) + 0.5 if name.endswith("running_var") else torch.randn_like(tensor) * 0.4)
 
@@ -29,11 +29,11 @@ def random_weights(module):
 def test_a_narrowed_network_computes_what_its_masked_twin_does(family, seed):
     make, example, shared = FAMILIES[family]
     torch.manual_seed(seed)
-    blueprint = admit(make(), example, shared=shared)
+    blueprint = validate_model(make(), example, shared=shared)
     channels = blueprint.channels
     module = rebuild(blueprint.module, {}).double().eval()
     random_weights(module)
-    tensors = tensors_of(module)
+    tensors = named_tensors(module)
     keep = torch.rand(channels.units) < 0.6
     for group in channels.groups:
         keep[group.units[torch.randint(len(group.units), (1,))]] = True
@@ -51,7 +51,7 @@ def test_a_narrowed_network_computes_what_its_masked_twin_does(family, seed):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_positions_gathered_and_scattered_back_are_the_same(family):
     make, example, shared = FAMILIES[family]
-    blueprint = admit(make(), example, shared=shared)
+    blueprint = validate_model(make(), example, shared=shared)
     channels, tensors = blueprint.channels, blueprint.tensors()
     keep = torch.rand(channels.units) < 0.5
     small = channels.gather(tensors, keep)
@@ -82,7 +82,7 @@ def test_concatenated_layers_keep_widths_of_their_own():
 
 
 def test_gates_and_depthwise_layers_follow_their_channels():
-    blueprint = admit(MobileNet(), IMAGE)
+    blueprint = validate_model(MobileNet(), IMAGE)
     assert {g.layers: len(g.units) for g in blueprint.channels.groups} == {
         ("stem.0", "project.0"): 6,
         ("expand.0", "gate.up"): 14,
@@ -105,7 +105,7 @@ def test_a_layer_used_twice_ties_its_input_to_its_output():
 
 
 def test_the_hidden_layers_of_a_transformer_are_narrowed_and_the_rest_shared():
-    found = admit(VisionTransformer(), IMAGE, shared=["patch", "blocks.*.attn", "blocks.*.fc2"]).channels
+    found = validate_model(VisionTransformer(), IMAGE, shared=["patch", "blocks.*.attn", "blocks.*.fc2"]).channels
     assert {g.layers: len(g.units) for g in found.groups} == {("blocks.0.fc1",): 32, ("blocks.1.fc1",): 32}
     assert not any(found.whole.values())
 
@@ -174,7 +174,7 @@ class SpatialGate(nn.Module):
 
 
 def test_one_channel_spread_over_many_does_not_tie_them():
-    blueprint = admit(nn.Sequential(SpatialGate()), IMAGE, head="0.fc", shared=["0.gate"])
+    blueprint = validate_model(nn.Sequential(SpatialGate()), IMAGE, head="0.fc", shared=["0.gate"])
     assert {g.layers: len(g.units) for g in blueprint.channels.groups} == {("0.conv",): 6}
 
 
@@ -191,12 +191,12 @@ class Grouped(nn.Module):
 
 def test_a_model_that_cannot_be_served_is_refused_by_layer_and_line_and_advice_works():
     with pytest.raises(UnsupportedModelError) as error:
-        admit(Grouped(), IMAGE)
+        validate_model(Grouped(), IMAGE)
     text = str(error.value)
     assert "stem.2 (Conv2d): grouped convolution, groups=4 (test_channels.py, line" in text
     assert 'shared=["stem.2"]' in text
     with pytest.raises(UnsupportedModelError, match="No layer of the model can take a width"):
-        admit(Grouped(), IMAGE, shared=["stem.2"])
+        validate_model(Grouped(), IMAGE, shared=["stem.2"])
 
 
 class Dropping(nn.Module):
@@ -210,13 +210,13 @@ class Dropping(nn.Module):
 
 def test_dropout_that_never_stops_is_refused():
     with pytest.raises(UnsupportedModelError, match=r"random in eval mode too; pass training=self.training \(test_channels.py"):
-        admit(Dropping(), torch.zeros(1, 6))
+        validate_model(Dropping(), torch.zeros(1, 6))
 
 
 def test_batch_norm_without_running_statistics_is_refused():
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8, track_running_stats=False), nn.Linear(8, 2))
     with pytest.raises(UnsupportedModelError, match=r"1 \(BatchNorm1d\): no running statistics"):
-        admit(model, torch.zeros(1, 6))
+        validate_model(model, torch.zeros(1, 6))
 
 
 class Branching(nn.Module):
@@ -232,7 +232,7 @@ class Branching(nn.Module):
 
 def test_a_forward_that_branches_on_values_is_refused_with_the_line():
     with pytest.raises(UnsupportedModelError, match="does not branch on the values") as error:
-        admit(Branching(), torch.zeros(1, 6))
+        validate_model(Branching(), torch.zeros(1, 6))
     assert "test_channels.py, line" in str(error.value)
 
 
@@ -247,7 +247,7 @@ class Sorting(nn.Module):
 
 def test_an_unknown_operation_is_refused_and_the_advice_names_the_layer_that_feeds_it():
     with pytest.raises(UnsupportedModelError, match=r'unknown operation sort(.|\n)*shared=\["hidden"\]'):
-        admit(Sorting(), torch.zeros(1, 6))
+        validate_model(Sorting(), torch.zeros(1, 6))
 
 
 class TwoOutputs(nn.Module):
@@ -262,9 +262,9 @@ class TwoOutputs(nn.Module):
 
 def test_a_model_must_return_its_heads_scores():
     with pytest.raises(UnsupportedModelError, match="returns 2 values"):
-        admit(TwoOutputs(), torch.zeros(1, 6))
+        validate_model(TwoOutputs(), torch.zeros(1, 6))
     with pytest.raises(UnsupportedModelError, match="does not return the output of its head 'hidden'"):
-        admit(_named_head(), torch.zeros(1, 6), head="hidden")
+        validate_model(_named_head(), torch.zeros(1, 6), head="hidden")
 
 
 def _named_head():
@@ -276,22 +276,22 @@ def _named_head():
 
 def test_a_head_that_is_not_there_is_named_with_those_that_are():
     with pytest.raises(ConfigError, match=r"head='classifier' cannot be the head: there is no such layer.*hidden, fc"):
-        admit(_named_head(), torch.zeros(1, 6), head="classifier")
+        validate_model(_named_head(), torch.zeros(1, 6), head="classifier")
     with pytest.raises(ConfigError, match="it is a Conv2d"):
-        admit(ConvNet(), IMAGE, head="conv1")
+        validate_model(ConvNet(), IMAGE, head="conv1")
     with pytest.raises(ConfigError, match="no Linear layer"):
-        admit(nn.Sequential(nn.Conv2d(3, 2, 1)), IMAGE)
+        validate_model(nn.Sequential(nn.Conv2d(3, 2, 1)), IMAGE)
 
 
 def test_shared_patterns_must_match_a_layer():
     with pytest.raises(ConfigError, match=r"\['stem.\*'\] match no layer"):
-        admit(ConvNet(), IMAGE, shared=["stem.*"])
+        validate_model(ConvNet(), IMAGE, shared=["stem.*"])
 
 
 def test_the_users_model_is_not_changed():
     model = ConvNet().train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    admit(model, IMAGE)
+    validate_model(model, IMAGE)
     assert model.training
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
@@ -352,7 +352,7 @@ def test_random_graphs_pass_the_door_as_traced(seed):
     """The ids alone are right: no group has to be pinned by trial."""
     model = Random(seed).eval()
     traced = trace(model, IMAGE, "fc")
-    assert check(model, IMAGE, traced) is traced
+    assert check_narrowing(model, IMAGE, traced) is traced
 
 
 def test_the_door_sees_a_wrong_tie():

@@ -29,7 +29,7 @@ from models import chain, tasks
 from tritonclient.utils import InferenceServerException
 
 from spacecl import EWC, SPACE, Images, Learner, Recipe, StoreError, Task, store
-from spacecl.runs.open_run import Opened, opened
+from spacecl.runs.open_run import OpenRun, open_run
 from spacecl.serving import open_inference as protocol
 from spacecl.serving.batcher import Batcher
 from spacecl.serving.open_inference import RequestError
@@ -64,7 +64,7 @@ def server(digits_run):
 
 @pytest.fixture(scope="module")
 def learner(digits_run):
-    return opened(digits_run).learner()
+    return open_run(digits_run).learner()
 
 
 def client(port):
@@ -124,7 +124,7 @@ def test_tritonclient_gets_the_learners_answers(server, learner, binary, packed)
 
 
 def test_the_model_infer_finds_out_the_task_and_says_how_sure_it_is(server, learner, digits_run):
-    expected = opened(digits_run).tasks(None)["digits-2"].test
+    expected = open_run(digits_run).tasks(None)["digits-2"].test
     x = expected.finish(expected.batch(np.arange(20))[0])
     for binary in (True, False):
         found = client(server).infer("infer", rows(x, binary))
@@ -133,7 +133,7 @@ def test_the_model_infer_finds_out_the_task_and_says_how_sure_it_is(server, lear
         assert names == list(inferred.tasks)
         assert names.count("digits-2") >= 18
         assert found.as_numpy("label").tolist() == inferred.labels.tolist()
-        assert np.allclose(found.as_numpy("sure"), inferred.sure.numpy(), atol=1e-4)
+        assert np.allclose(found.as_numpy("sure"), inferred.confidence.numpy(), atol=1e-4)
 
 
 def test_what_tritonclient_asks_wrongly_is_refused_with_a_reason(server):
@@ -564,16 +564,16 @@ def test_a_folder_that_no_longer_fits_is_told_once_and_the_old_tasks_are_served_
     other = Learner(chain(), EWC(), example_input=VECTOR)
     other.learn(Task("other", data[0]), QUICK)
     with pytest.raises(StoreError, match="fewer channels"):
-        learner.reloaded(tmp_path)
+        learner.reload(tmp_path)
     other.save(tmp_path)
     with pytest.raises(StoreError, match="was learned with EWC, not with SPACE"):
-        learner.reloaded(tmp_path)
+        learner.reload(tmp_path)
     changed = Learner(torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.ReLU(), torch.nn.Linear(5, 3)), example_input=VECTOR)
     changed.learn(Task("small", data[0]), QUICK)
     changed.save(tmp_path)
     with pytest.raises(StoreError, match=r"another architecture: 0\.bias is float32 \[5\] there"):
-        learner.reloaded(tmp_path)
-    folder = opened(tmp_path, f"{models.__file__}:chain")
+        learner.reload(tmp_path)
+    folder = open_run(tmp_path, f"{models.__file__}:chain")
     with inside(learner, Limits(), folder) as (port, _):
         time.sleep(3.5)
         assert client(port).is_model_ready("two")
@@ -595,7 +595,7 @@ def test_what_could_not_be_read_is_tried_again_though_the_manifest_stays(tmp_pat
     batcher = Batcher(Learner.load(tmp_path, chain()))
 
     async def watched():
-        watching = asyncio.create_task(serve._watch(batcher, Opened(tmp_path, None)))
+        watching = asyncio.create_task(serve._watch(batcher, OpenRun(tmp_path, None)))
         await asyncio.sleep(0.1)
         learner.learn(Task("two", data[1]), QUICK)
         learner.save(tmp_path)
@@ -619,7 +619,7 @@ def test_a_task_saved_between_loading_and_watching_is_taken_up(tmp_path):
     data = tasks(VECTOR, 2)
     learner.learn(Task("one", data[0]), QUICK)
     learner.save(tmp_path)
-    folder = opened(tmp_path, f"{models.__file__}:chain")
+    folder = open_run(tmp_path, f"{models.__file__}:chain")
     loaded = folder.learner()
     learner.learn(Task("two", data[1]), QUICK)
     learner.save(tmp_path)
@@ -664,7 +664,7 @@ def test_other_machines_are_let_in_only_when_asked_and_with_a_warning(digits_run
     from spacecl.serving import app as serve
 
     monkeypatch.setattr(uvicorn.Server, "run", lambda self, sockets: sockets[0].close())
-    serve.run(opened(digits_run), host, 0)
+    serve.run(open_run(digits_run), host, 0)
     assert ("other machines can reach this address" in capsys.readouterr().err) == warned
     assert inspect.signature(serve.run).parameters["host"].default == "127.0.0.1"
 
@@ -685,7 +685,7 @@ def pictures(tmp_path_factory, digits_run):
     from PIL import Image
 
     folder = tmp_path_factory.mktemp("pictures")
-    test = opened(digits_run).tasks(None)["digits-1"].test
+    test = open_run(digits_run).tasks(None)["digits-1"].test
     pixels = test.batch([3])[0][0, 0].numpy()
     Image.fromarray(pixels).save(folder / "digit.png")
     Image.fromarray(np.kron(pixels, np.ones((40, 40), np.uint8))).convert("RGB").save(folder / "large.jpg")
@@ -698,7 +698,7 @@ def test_a_picture_is_answered_by_every_task_as_the_learner_answers(server, lear
     found = json.loads(text)
     assert (status, found["width"], [entry["task"] for entry in found["tasks"]]) == (200, 8, ["digits-1", "digits-2"])
     for entry in found["tasks"]:
-        test = opened(digits_run).tasks(None)[entry["task"]].test
+        test = open_run(digits_run).tasks(None)[entry["task"]].test
         shares = learner.logits(test.finish(test.batch([3])[0]), entry["task"])[0].softmax(0)
         assert entry["answers"][0]["class"] == str(int(shares.argmax()))
         assert entry["answers"][0]["share"] == pytest.approx(float(shares.max()), abs=1e-4)
@@ -737,7 +737,7 @@ def test_the_task_that_a_picture_is_like_is_told(learner, digits_run):
     from spacecl.serving.service import _pictured
 
     for name in ("digits-1", "digits-2"):
-        test = opened(digits_run).tasks(None)[name].test
+        test = open_run(digits_run).tasks(None)[name].test
         found = _pictured(learner, {(1, 8, 8): test.batch([3])[0].numpy()})
         assert found["likely"] == max(found["tasks"], key=lambda entry: entry["like"])["task"]
 

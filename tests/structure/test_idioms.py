@@ -10,7 +10,7 @@ from torch import nn
 
 from spacecl import SPACE, ConfigError, DataError, Learner, Recipe, Task, UnsupportedModelError
 from spacecl.structure.channels import trace
-from spacecl.structure.validate import admit, check
+from spacecl.structure.validate import check_narrowing, validate_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*too few samples.*", "ignore:.*finds no free channel.*")
 
@@ -260,7 +260,7 @@ def test_what_people_write_is_served(name, tmp_path):
     model.eval()
     traced = trace(model, example, shared=options.get("shared", ()))
     assert {group.layers: len(group.units) for group in traced.groups} == groups
-    assert check(model, example, traced) is traced, "the door had to correct the ids"
+    assert check_narrowing(model, example, traced) is traced, "the door had to correct the ids"
     learner = Learner(model, SPACE(variance=0.8), example_input=example, **options)
     kind = example.float() if example.dtype == torch.uint8 else example
     streams = [(x.to(example.dtype), y) for x, y in tasks(kind, 3)]
@@ -302,18 +302,18 @@ def own_precision(m, x):
 def test_what_cannot_be_served_is_refused_clearly(name):
     forward, message = REFUSED[name]
     with pytest.raises(UnsupportedModelError, match=message):
-        admit(Written(forward or own_precision, a=linear(), fc=linear(10, 3)), VECTOR)
+        validate_model(Written(forward or own_precision, a=linear(), fc=linear(10, 3)), VECTOR)
 
 
 def test_a_hard_coded_size_before_the_head_leaves_nothing_to_narrow():
     with pytest.raises(UnsupportedModelError, match="No layer of the model can take a width"):
-        admit(Written(lambda m, x: m.fc(m.a(x).view(-1, 10)), a=linear(), fc=linear(10, 3)), VECTOR)
+        validate_model(Written(lambda m, x: m.fc(m.a(x).view(-1, 10)), a=linear(), fc=linear(10, 3)), VECTOR)
 
 
 def test_a_squeeze_that_a_width_of_one_would_break_keeps_its_layer_whole():
     model = Written(lambda m, x: m.fc(F.adaptive_avg_pool2d(m.b(m.a(x)), 1).squeeze()), a=conv(), b=conv(8, 9), fc=linear(9, 3))
     with pytest.warns(UserWarning, match="b: its code needs all channels"):
-        channels = admit(model, IMAGE).channels
+        channels = validate_model(model, IMAGE).channels
     assert {group.layers for group in channels.groups} == {("a",)}
 
 
@@ -321,7 +321,7 @@ def test_a_head_with_a_tied_weight_is_refused():
     model = Written(lambda m, x: m.fc(m.b(m.a(x))), a=linear(), b=linear(10, 10), fc=linear(10, 10))
     model.fc.weight = model.b.weight
     with pytest.raises((ConfigError, UnsupportedModelError), match="weight"):
-        admit(model, VECTOR)
+        validate_model(model, VECTOR)
 
 
 def test_loose_tensors_of_free_channels_begin_as_given():

@@ -17,7 +17,7 @@ from spacecl.methods import METHODS
 from spacecl.runs import run
 from spacecl.runs.config import resolve
 from spacecl.runs.costs import multiply_adds
-from spacecl.structure.memory_format import laid_out
+from spacecl.structure.memory_format import to_memory_format
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*too few samples.*", "ignore:.*finds no free channel.*")
 
@@ -103,7 +103,7 @@ def test_a_method_attaches_to_every_family_of_models(method, family):
     x = stream[0][0][:7]
     for task in learner.tasks:
         with torch.no_grad():
-            assert torch.equal(learner.subnet(task)(laid_out(x, learner.channels_last)), learner.logits(x, task))
+            assert torch.equal(learner.subnet(task)(to_memory_format(x, learner.channels_last)), learner.logits(x, task))
 
 
 @every_method
