@@ -84,7 +84,7 @@ class Case:
     def held(self, share: float) -> Hook | None:
         """A hook that holds such a share of every layer's filters, any of them, with what they read of each other."""
         channels = trace(self.network.eval(), self.x[:1])
-        core = channels.everything()
+        core = channels.all_units()
         for group in channels.groups:
             core[group.units] = torch.randperm(len(group.units)) < round(share * len(group.units))
         return make_freeze_hook(self.network, {name: channels.mask(name, core) for name in channels.shared})

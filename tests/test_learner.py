@@ -171,7 +171,7 @@ def test_held_positions_survive_any_change_to_the_bit(mask, dtype, shape):
 def test_a_commit_never_writes_what_was_committed_before():
     """Whatever training did to it: here every weight of the next task is said to be 7."""
     core = taught(count=1)._core
-    before, keep = core.digest(0), core.channels.everything()
+    before, keep = core.digest(0), core.channels.all_units()
     sevens = {name: torch.full(shape, 7.0) for name, shape in core.channels.shapes.items()}
     after = core.commit(sevens, keep)
     assert after.digest(0) == before
@@ -196,7 +196,7 @@ def test_freed_channels_start_afresh_for_the_next_task():
     core = learner._core
     torch.manual_seed(1)
     start = core.start(3)
-    free = ~core.channels.rows("0.weight", core.committed)
+    free = ~core.channels.filter_mask("0.weight", core.committed)
     assert bool(free.any())
     assert not bool((start["0.weight"][free] == 0).any())
     bound = 1 / 6**0.5  # torch's own initialisation of a linear layer on six inputs

@@ -185,7 +185,7 @@ class Learner:
     def widths(self) -> dict[str, int]:
         """How many output channels each layer of the full network has."""
         channels = self._core.channels
-        return channels.widths(channels.everything())
+        return channels.widths(channels.all_units())
 
     @property
     def example(self) -> Tensor:

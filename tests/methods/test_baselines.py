@@ -376,7 +376,7 @@ def test_a_weight_that_was_taken_is_not_taken_again():
     core = taught(PackNet(prune=0.75), 1)._core
     everything = {name: torch.ones_like(tensor, dtype=torch.bool) for name, tensor in core.tensors.items()}
     after = core.commit(
-        {name: torch.full(shape, 7.0) for name, shape in core.channels.shapes.items()}, core.channels.everything(), everything
+        {name: torch.full(shape, 7.0) for name, shape in core.channels.shapes.items()}, core.channels.all_units(), everything
     )
     assert after.digest(0) == core.digest(0)
     assert int((after.taken["0.weight"] == 0).sum()) == int((core.taken["0.weight"] == 0).sum()) > 0

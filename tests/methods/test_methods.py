@@ -174,7 +174,7 @@ def test_sizes_and_operations_are_those_of_the_networks_themselves(method, backb
         used += len(union) + sum(weight.numel() for weight in values)
     assert learner.size == pytest.approx(used / sum(counted.values()))
     if method in (spacecl.STL, spacecl.FineTune, spacecl.EWC, spacecl.UCB, spacecl.LwF, spacecl.Joint):
-        norms = sum(counted[name] for name in core.channels.own if name in counted) / sum(counted.values())
+        norms = sum(counted[name] for name in core.channels.private if name in counted) / sum(counted.values())
         of_each_task = {spacecl.STL: 3.0, spacecl.LwF: 1.0, spacecl.Joint: 1.0}.get(method, 1 + 2 * norms)
         assert learner.size == pytest.approx(of_each_task)
     assert set(learner.storage) == {"weights", "own", "masks", "memory", "signatures"}

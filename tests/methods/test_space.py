@@ -31,7 +31,7 @@ def narrowing():
     channels = trace(model, VECTOR, "4")
     x = torch.randn(400, 6)
     moments = collect(model, channels.readings, [x], Fabric(accelerator="cpu", devices=1))
-    keep, core = channels.everything(), torch.zeros(channels.units, dtype=torch.bool)
+    keep, core = channels.all_units(), torch.zeros(channels.units, dtype=torch.bool)
     first, second = (group.units for group in channels.groups)
     keep[first[[2, 5, 6, 9, 11]]] = False
     core[first[[0, 1, 3]]] = core[second[:4]] = True

@@ -88,7 +88,7 @@ def test_gates_and_depthwise_layers_follow_their_channels():
         ("expand.0", "gate.up"): 14,
         ("gate.down",): 4,
     }
-    keep = blueprint.channels.everything()
+    keep = blueprint.channels.all_units()
     keep[blueprint.channels.groups[0].units[2:]] = False
     widths = blueprint.channels.widths(keep)
     assert (widths["stem.0"], widths["doubling"], widths["depthwise.0"]) == (2, 4, 14)
@@ -107,7 +107,7 @@ def test_a_layer_used_twice_ties_its_input_to_its_output():
 def test_the_hidden_layers_of_a_transformer_are_narrowed_and_the_rest_shared():
     found = validate_model(VisionTransformer(), IMAGE, shared=["patch", "blocks.*.attn", "blocks.*.fc2"]).channels
     assert {g.layers: len(g.units) for g in found.groups} == {("blocks.0.fc1",): 32, ("blocks.1.fc1",): 32}
-    assert not any(found.whole.values())
+    assert not any(found.unprunable.values())
 
 
 def test_what_cannot_be_narrowed_stays_whole_with_a_warning_that_says_why():
@@ -359,7 +359,7 @@ def test_the_door_sees_a_wrong_tie():
     """Proof that the comparison at the door can fail: with two units' owners swapped in one reader it does."""
     model = ConvNet().eval()
     channels = trace(model, IMAGE, "fc")
-    keep = channels.everything()
+    keep = channels.all_units()
     keep[channels.groups[0].units[:3]] = False
     generator = torch.Generator().manual_seed(0)
     assert _Probe(model, IMAGE, channels, generator).differs(keep) is None

@@ -94,7 +94,7 @@ class Core:
         """
         full = used = 0
         for name, parameter in self.blueprint.module.named_parameters():
-            if not self.channels.of_head(name):
+            if not self.channels.is_head(name):
                 full += parameter.numel()
                 used += int(self.used(name).sum()) if name in self.tensors else 0
                 used += sum(tensor.numel() for tensor in _distinct(own[name] for own in self.own if name in own))
@@ -113,7 +113,7 @@ class Core:
         if self.own and all(name in own for own in self.own for name in self.tensors):  # nothing is shared
             return {}
         before = replace(self, keeps=self.keeps[:-1]).committed
-        counts = [self.channels.widths(keep) for keep in (self.channels.everything(), self.committed, before)]
+        counts = [self.channels.widths(keep) for keep in (self.channels.all_units(), self.committed, before)]
         layers = {layer for group in self.channels.groups for layer in group.layers}
         return {
             layer: {"of": of, "taken": counts[1][layer], "last": counts[1][layer] - counts[2][layer]}
@@ -142,12 +142,16 @@ class Core:
             given = self.blueprint.tensors()
             return given | self.blueprint.new_head(given, classes)
         channels, last = self.channels, len(self.own) - 1
-        fresh = self.blueprint.fresh(classes)
-        norms = {n: t for n, t in self.own[last].items() if not channels.of_head(n) and t.is_floating_point()}
+        fresh = self.blueprint.draw_tensors(classes)
+        norms = {n: t for n, t in self.own[last].items() if not channels.is_head(n) and t.is_floating_point()}
         fresh |= channels.scatter(norms, self.keep(last), {n: fresh[n] for n in norms})
         frozen = self.blueprint.frozen  # begins as given where it is free, since it cannot learn
         for name, tensor in self.tensors.items():
-            known = channels.mask(name, self.committed) if name in frozen else channels.rows(name, self.committed, whole=True)
+            known = (
+                channels.mask(name, self.committed)
+                if name in frozen
+                else channels.filter_mask(name, self.committed, unprunable=True)
+            )
             fresh[name] = torch.where(known, tensor, fresh[name])
         return fresh
 
@@ -157,7 +161,7 @@ class Core:
             return {}
         if freeze == "subnet":
             return {name: self.used(name) for name in self.tensors}
-        return {name: self.channels.rows(name, self.committed) for name in self.tensors}
+        return {name: self.channels.filter_mask(name, self.committed) for name in self.tensors}
 
     def commit(self, small: Mapping[str, Tensor], keep: Tensor, takes: Mapping[str, Tensor] | None = None) -> Core:
         """A core with one task more, whose network keeps these units and has these tensors.
@@ -173,7 +177,7 @@ class Core:
             before = taken.get(name, torch.full_like(mask, FREE, dtype=torch.uint8))
             taken[name] = torch.where(mask & (before == FREE), len(self.own), before).to(torch.uint8)
             tensors[name] = torch.where(taken[name] < FREE, tensors[name], torch.zeros_like(tensors[name]))
-        own = {name: small[name] for name in sorted(self.channels.own)}
+        own = {name: small[name] for name in sorted(self.channels.private)}
         return replace(self, tensors=tensors, keeps=(*self.keeps, keep.clone()), own=(*self.own, own), taken=taken)
 
     @property
@@ -191,14 +195,14 @@ class Core:
         Norms and heads of earlier tasks stay, or, with `together`, `whole` has norms for all tasks and one head with the
         classes of all.
         """
-        own = {name: whole[name] for name in sorted(self.channels.own)}
+        own = {name: whole[name] for name in sorted(self.channels.private)}
         every: tuple[Tensors, ...] = (*self.own, own)
         if together:
             head = self.channels.heads
             sizes = [*self.classes, len(own[f"{self.blueprint.head}.weight"]) - sum(self.classes)]
             rows = [{name: own[name].split(sizes)[number].clone() for name in head} for number in range(len(sizes))]
             every = tuple({name: row[name] if name in head else tensor for name, tensor in own.items()} for row in rows)
-        keeps = (self.channels.everything(),) * len(every)
+        keeps = (self.channels.all_units(),) * len(every)
         return replace(self, tensors={name: whole[name] for name in self.tensors}, keeps=keeps, own=every)
 
     def grow(self, factor: float) -> Core:

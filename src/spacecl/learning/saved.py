@@ -67,7 +67,7 @@ def to_files(core: Core, records: Iterable[TaskRecord]) -> Saved:
         "tasks": [record.to_json() for record in records],
     }
     given = blueprint.tensors()
-    needed = given.keys() - (blueprint.drawn() if core.own else set())  # what later tasks begin with
+    needed = given.keys() - (blueprint.redrawn_names() if core.own else set())  # what later tasks begin with
     common = {f"core.{name}": tensor for name, tensor in core.tensors.items()}
     common |= {f"given.{name}": given[name] for name in needed}
     common |= {f"taken.{name}": tensor for name, tensor in core.taken.items()}
@@ -156,13 +156,13 @@ def _misfits(core: Core, records: Sequence[TaskRecord]) -> list[str]:
             wrong += _misfit(f"memory.{name}", tensor, tensor.dtype, shapes[weight]) if weight in shapes else []
     for number, (keep, own, record) in enumerate(zip(core.keeps, core.own, records)):
         where = f"task {number}"
-        lost = channels.own - own.keys()
-        odd = own.keys() - channels.own - core.tensors.keys()
+        lost = channels.private - own.keys()
+        odd = own.keys() - channels.private - core.tensors.keys()
         wrong += [f"{where} lacks {', '.join(sorted(lost))}"] if lost else []
         wrong += [f"{where} has {', '.join(sorted(odd))}, which the model has not"] if odd else []
         for name in own.keys() - odd:
             expected = tuple(int(size) for size in channels.narrowed_shape(name, keep))
-            expected = (record.classes, *expected[1:]) if channels.of_head(name) else expected
+            expected = (record.classes, *expected[1:]) if channels.is_head(name) else expected
             wrong += _misfit(f"{where}, {name}", own[name], given[name].dtype, expected)
         wrong += [f"{where}: {text}" for text in find_signature_problems(core.signatures[number], core.blueprint.example)]
         wrong += [f"{where}: {text}" for text in _misfits_of_picture(record.pictures, core.blueprint.example)]

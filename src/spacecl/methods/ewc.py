@@ -61,7 +61,7 @@ class EWC:
                 f"{error} Or lower strength={self.strength}: steps this large may overshoot springs so stiff."
             ) from error
         started = time.perf_counter()
-        done = core.rewrite(core.blueprint.taken(module))
+        done = core.rewrite(core.blueprint.extract_tensors(module))
         done = replace(done, memory=self._remember(core.memory, module, done, job))
         return done, told(history, fisher=time.perf_counter() - started)
 

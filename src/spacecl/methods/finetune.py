@@ -31,4 +31,4 @@ class FineTune:
     def learn(self, core: Core, job: TaskContext) -> tuple[Core, dict[str, Any]]:
         module = core.blueprint.build(core.start(job.classes))
         history = job.trainer.fit(module, job.train, job.valid)
-        return core.rewrite(core.blueprint.taken(module)), told(history)
+        return core.rewrite(core.blueprint.extract_tensors(module)), told(history)

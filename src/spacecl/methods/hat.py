@@ -70,9 +70,9 @@ class HAT:
                 put_back(module)
 
         history = trainer.fit(gated, job.train, job.valid, loss=loss, before_step=before_step, after_step=after_step)
-        keep = opened(channels, gated.embedding.detach().cpu()) if history else channels.everything()
+        keep = opened(channels, gated.embedding.detach().cpu()) if history else channels.all_units()
         keep = trainer.fabric.broadcast(keep)
-        return core.commit(channels.gather(core.blueprint.taken(backbone), keep), keep), told(history)
+        return core.commit(channels.gather(core.blueprint.extract_tensors(backbone), keep), keep), told(history)
 
 
 class Gated(nn.Module):

@@ -66,7 +66,7 @@ class Joint:
 
         pool = Pool([train for train, _ in parts], [span.start for span in spans])
         history = job.trainer.fit(module, pool, job.valid, loss=loss, validate=validate)
-        return replace(core.rewrite(blueprint.taken(module), together=True), memory=dict(given)), told(history)
+        return replace(core.rewrite(blueprint.extract_tensors(module), together=True), memory=dict(given)), told(history)
 
 
 class Pool:

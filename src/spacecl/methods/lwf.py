@@ -58,7 +58,7 @@ class LwF:
         if not core.own:
             module = blueprint.build(start)
             history = trainer.fit(module, job.train, job.valid)
-            return core.rewrite(blueprint.taken(module)), told(history)
+            return core.rewrite(blueprint.extract_tensors(module)), told(history)
         history = []
         heads = core.joined_heads()
         if plan["head"]:
@@ -67,7 +67,7 @@ class LwF:
                 parameter.requires_grad_(name in heads)
             recipe = trainer.recipe.over(plan["head"])
             history += trainer.fit(module, job.train, job.valid, phase="head", recipe=recipe)
-            found = blueprint.taken(module)
+            found = blueprint.extract_tensors(module)
             start |= {name: found[name] for name in heads}
         old = sum(core.classes)
         teacher = blueprint.build(core.task_tensors(len(core.own) - 1) | heads).to(trainer.fabric.device)
@@ -88,7 +88,7 @@ class LwF:
 
         recipe = trainer.recipe.over(plan["train"])
         history += trainer.fit(module, job.train, job.valid, recipe=recipe, loss=loss, validate=validate)
-        return core.rewrite(blueprint.taken(module), together=True), told(history)
+        return core.rewrite(blueprint.extract_tensors(module), together=True), told(history)
 
 
 def divergence(now: Tensor, then: Tensor, temperature: float) -> Tensor:

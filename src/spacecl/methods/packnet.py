@@ -52,7 +52,7 @@ class PackNet:
             held = {name: mask if name in pruned else torch.ones_like(mask) for name, mask in held.items()}
         module = core.blueprint.build(start)
         history = job.trainer.fit(module, job.train, job.valid, after_step=make_freeze_hook(module, held))
-        tensors = core.blueprint.taken(module)
+        tensors = core.blueprint.extract_tensors(module)
         takes = {}
         for name in core.tensors:
             known = held.get(name, torch.zeros_like(tensors[name], dtype=torch.bool))
@@ -63,7 +63,7 @@ class PackNet:
         recipe = job.trainer.recipe.for_retraining()
         after = make_freeze_hook(module, fixed)
         history += job.trainer.fit(module, job.train, job.valid, phase="retrain", recipe=recipe, after_step=after)
-        done = core.commit(core.blueprint.taken(module), core.channels.everything(), takes)
+        done = core.commit(core.blueprint.extract_tensors(module), core.channels.all_units(), takes)
         return done, told(history)
 
     def _largest(self, weight: Tensor, free: Tensor) -> Tensor:

@@ -36,8 +36,8 @@ class STL:
         done = replace(
             core,
             tensors={name: given[name] for name in core.tensors},
-            memory={name: given[name] for name in sorted(channels.own - channels.heads)},
-            keeps=(*core.keeps, channels.everything()),
-            own=(*core.own, blueprint.taken(module)),
+            memory={name: given[name] for name in sorted(channels.private - channels.heads)},
+            keeps=(*core.keeps, channels.all_units()),
+            own=(*core.own, blueprint.extract_tensors(module)),
         )
         return done, told(history)

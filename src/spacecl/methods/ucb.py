@@ -81,7 +81,7 @@ class UCB:
 
         history = job.trainer.fit(bayesian, job.train, job.valid, loss=loss, before_step=before_step, after_step=after_step)
         memory = {name: bayesian.rhos[key].detach().to("cpu", copy=True) for name, key in bayesian.keys.items()}
-        done = core.rewrite(core.blueprint.taken(backbone))
+        done = core.rewrite(core.blueprint.extract_tensors(backbone))
         return replace(done, memory={n: rho for n, rho in memory.items() if n in core.tensors}), told(history)
 
     def _divergence(self, bayesian: Bayesian) -> Tensor:

@@ -41,7 +41,7 @@ class Blueprint:
     def tensors(self) -> Tensors:
         return named_tensors(self.module)
 
-    def taken(self, module: nn.Module) -> Tensors:
+    def extract_tensors(self, module: nn.Module) -> Tensors:
         """The tensors of a trained network as the core keeps them: in the user's own precision, in main memory."""
         given = self.tensors()
         return {name: tensor.to("cpu", given[name].dtype, copy=True) for name, tensor in named_tensors(module).items()}
@@ -50,7 +50,7 @@ class Blueprint:
         """A network of its own with these tensors, in training mode."""
         return rebuild(self.module, tensors)
 
-    def fresh(self, classes: int) -> Tensors:
+    def draw_tensors(self, classes: int) -> Tensors:
         """Tensors as a newly made model of the channels' shapes has them, drawn from torch's random generator.
 
         What no layer knows how to draw, such as loose parameters and buffers, and what the user froze begins as given.
@@ -65,8 +65,8 @@ class Blueprint:
         found = named_tensors(module) | {name: given[name] for name in self.frozen}
         return found | self.new_head(found, classes)
 
-    def drawn(self) -> set[str]:
-        """Tensors that `fresh` draws anew, so that the given values do not matter after the first task."""
+    def redrawn_names(self) -> set[str]:
+        """Names of the tensors that `draw_tensors` draws, so that the given values do not matter after the first task."""
         layers = {name for name, layer in self.module.named_modules() if isinstance(layer, tuple(_LAYERS))}
         return {name for name in self.tensors() if module_of(name) in layers} - self.frozen
 

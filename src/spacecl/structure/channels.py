@@ -57,8 +57,8 @@ class Channels:
     outputs: tuple[Place, ...]
     biases: Mapping[str, Sequence[str]]  # weight of a reading layer -> its bias, or biases where layers share the weight
     weights: frozenset[str]  # of layers with output channels of their own
-    own: frozenset[str]  # tensors of which every task has its own: norms and the head
-    whole: Mapping[str, str | None]  # layer without a width of its own -> why; None if the user asked for it
+    private: frozenset[str]  # tensors that every task has for itself: norms and the head
+    unprunable: Mapping[str, str | None]  # layer that keeps its full width -> why; None if the user shared it
     operations: tuple[str, ...]
     head: str
 
@@ -68,18 +68,19 @@ class Channels:
 
     @property
     def shared(self) -> list[str]:
-        """Names of the tensors that tasks hold in common."""
-        return [name for name in self.shapes if name not in self.own]
+        """Names of the tensors that all tasks share."""
+        return [name for name in self.shapes if name not in self.private]
 
-    def of_head(self, name: str) -> bool:
+    def is_head(self, name: str) -> bool:
         return module_of(name) == self.head
 
     @property
     def heads(self) -> set[str]:
         """Names of the head's tensors."""
-        return {name for name in self.own if self.of_head(name)}
+        return {name for name in self.private if self.is_head(name)}
 
-    def everything(self) -> Tensor:
+    def all_units(self) -> Tensor:
+        """A `keep` that keeps every unit."""
         return torch.ones(self.units, dtype=torch.bool)
 
     def indices(self, name: str, keep: Tensor) -> list[Tensor | None]:
@@ -112,15 +113,15 @@ class Channels:
         mask[self._grid(name, keep)] = True
         return mask
 
-    def rows(self, name: str, keep: Tensor, whole: bool = False) -> Tensor:
-        """As `mask`, and with it all positions of the filters that these units own, whatever they read.
+    def filter_mask(self, name: str, keep: Tensor, unprunable: bool = False) -> Tensor:
+        """Return `mask` plus all positions of the filters that these units own, whatever they read.
 
-        With `whole`, of layers that stay whole, too.
+        With `unprunable`, the filters of unprunable layers are added, too.
         """
         mask, owner = self.mask(name, keep), self.dims[name][0] if self.dims[name] else None
         if owner is not None:
-            mask[((owner < 0) & whole) | ((owner >= 0) & keep[owner])] = True
-        elif whole and name in self.weights:
+            mask[((owner < 0) & unprunable) | ((owner >= 0) & keep[owner])] = True
+        elif unprunable and name in self.weights:
             mask[:] = True
         return mask
 
@@ -128,9 +129,9 @@ class Channels:
         """How many output channels each layer keeps."""
         return {layer: int(((owner < 0) | keep[owner]).sum()) for layer, owner in self.layers.items()}
 
-    def full(self, adopted: Tensor) -> list[str]:
-        """Layers of groups that have no free unit left, given which units are adopted."""
-        return [layer for group in self.groups if bool(adopted[group.units].all()) for layer in group.layers]
+    def full_layers(self, committed: Tensor) -> list[str]:
+        """List the layers of groups that have no free unit left, given which units are committed."""
+        return [layer for group in self.groups if bool(committed[group.units].all()) for layer in group.layers]
 
     def places(self, group: Group, side: str) -> Iterator[tuple[Place, Tensor]]:
         """Where all of a group can be watched, with the indices of its units among the place's."""
@@ -152,9 +153,9 @@ class Channels:
         renumber = torch.full((self.units + 1,), NOBODY)  # the last entry serves NOBODY itself
         for new, old in enumerate(torch.cat([group.units for group in kept]).tolist() if kept else []):
             renumber[old] = new
-        whole = dict(self.whole)
+        unprunable = dict(self.unprunable)
         for number, reason in refused.items():
-            whole |= dict.fromkeys(self.groups[number].layers, reason)
+            unprunable |= dict.fromkeys(self.groups[number].layers, reason)
         return replace(
             self,
             dims={name: tuple(None if d is None else _owned(renumber[d]) for d in dims) for name, dims in self.dims.items()},
@@ -162,7 +163,7 @@ class Channels:
             layers={layer: renumber[owner] for layer, owner in self.layers.items()},
             readings=_renumbered(self.readings, renumber),
             outputs=_renumbered(self.outputs, renumber),
-            whole=whole,
+            unprunable=unprunable,
         )
 
     def _grid(self, name: str, keep: Tensor) -> tuple[Tensor | slice, ...]:
@@ -200,7 +201,7 @@ def trace(model: nn.Module, example: Tensor, head: str | None = None, shared: Se
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     dims = {name: tuple(_owned(d) for d in dims.get(name, (None,) * len(shape))) for name, shape in shapes.items()}
 
-    layers, whole = {}, {}
+    layers, unprunable = {}, {}
     for weight, (start, stop) in owners.made.items():
         if layer_of(weight) != owners.head:
             layers[layer_of(weight)] = unit_of(torch.arange(start, stop))
@@ -208,7 +209,7 @@ def trace(model: nn.Module, example: Tensor, head: str | None = None, shared: Se
             if all(free[unit] < 0 for unit in units):
                 why = next((reasons[unit] for unit in units if reasons.get(unit)), None)
                 tied = len(set(units)) < len(units) and not any(unit in reasons for unit in units)
-                whole[layer_of(weight)] = "all its channels are tied to each other" if tied else why
+                unprunable[layer_of(weight)] = "all its channels are tied to each other" if tied else why
     layers |= {layer_of(weight): unit_of(ids) for weight, ids in owners.followers.items()}
     readings = [place for w, dim in owners.readers.items() for place in _places(w, "input", dim, dims[w][1])]
     outputs = [place for w, dim in owners.readers.items() for place in _places(w, "output", dim, dims[w][0])]
@@ -224,8 +225,8 @@ def trace(model: nn.Module, example: Tensor, head: str | None = None, shared: Se
         outputs=tuple(outputs),
         biases=owners.biases,
         weights=frozenset(owners.made),
-        own=frozenset((norms - owners.made.keys()) | in_head),
-        whole=whole,
+        private=frozenset((norms - owners.made.keys()) | in_head),
+        unprunable=unprunable,
         operations=tuple(owners.operations),
         head=owners.head,
     )

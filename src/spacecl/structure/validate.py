@@ -55,10 +55,10 @@ def validate_model(model: nn.Module, example: Tensor, head: str | None = None, s
     check_head(module, traced.head)
     channels = check_narrowing(module, example, traced)
     if not channels.groups:
-        reasons = "".join(f"\n  {layer}: {why or 'shared'}" for layer, why in channels.whole.items())
+        reasons = "".join(f"\n  {layer}: {why or 'shared'}" for layer, why in channels.unprunable.items())
         what = reasons or " it has no convolution, linear layer or embedding but its head and what is shared"
         raise UnsupportedModelError(f"No layer of the model can take a width of its own:{what}")
-    told = {layer: why for layer, why in channels.whole.items() if why}
+    told = {layer: why for layer, why in channels.unprunable.items() if why}
     if told:
         lines = "".join(f"\n  {layer}: {why}" for layer, why in told.items())
         quoted = ", ".join(f'"{layer}"' for layer in told)
@@ -155,15 +155,15 @@ class _Probe:
         self.positive = {name for name, tensor in given.items() if bool((tensor > 0).all())}  # variances and the like
         self.tensors = {name: self._random(name, tensor) for name, tensor in given.items()}
         self.input = random_inputs(example, 2, generator)
-        self.everything = channels.everything()
+        self.everything = channels.all_units()
         if not bool(torch.isfinite(self._scores(self.tensors)).all()):
-            self.tensors = given | {name: self.tensors[name] for name in given if channels.of_head(name)}
+            self.tensors = given | {name: self.tensors[name] for name in given if channels.is_head(name)}
         self._scores(self.tensors, training=True)
 
     def _random(self, name: str, tensor: Tensor) -> Tensor:
         if not tensor.is_floating_point():
             return tensor
-        shape = (len(tensor) + 3, *tensor.shape[1:]) if self.channels.of_head(name) else tensor.shape
+        shape = (len(tensor) + 3, *tensor.shape[1:]) if self.channels.is_head(name) else tensor.shape
         noise = torch.randn(shape, generator=self.generator)
         if name == f"{self.channels.head}.bias":
             noise = torch.zeros(shape)  # so that the scores are nothing but what came through the network
@@ -204,7 +204,7 @@ class _Probe:
         masked = dict(self.tensors)
         for name in self.tensors.keys() - self.positive:  # a variance of zero would be no variance
             mask = self.channels.mask(name, keep)
-            mask = mask[:1] if self.channels.of_head(name) else mask  # which has other rows here
+            mask = mask[:1] if self.channels.is_head(name) else mask  # which has other rows here
             masked[name] = torch.where(mask, self.tensors[name], 0)
         return masked
 

@@ -130,7 +130,7 @@ class SPACE:
     def learn(self, core: Core, job: TaskContext) -> tuple[Core, dict[str, Any]]:
         """Train with the core held, measure what is new, keep that much, retrain, commit (algorithm 1)."""
         self._check_budget(core, job)
-        full = core.channels.full(core.committed)
+        full = core.channels.full_layers(core.committed)
         core = self._make_room(core, job, full)
         channels, start = core.channels, core.start(job.classes)
         offered = self._offered(core)
@@ -138,8 +138,8 @@ class SPACE:
         held = channels.gather(core.held(self.freeze), offered)
         history = job.trainer.fit(module, job.train, job.valid, phase="train", after_step=make_freeze_hook(module, held))
         if not bool(offered.all()):  # channels that were not offered are dead
-            dead = {name: tensor if name in channels.own else torch.zeros_like(tensor) for name, tensor in start.items()}
-            module = core.blueprint.build(channels.scatter(core.blueprint.taken(module), offered, dead))
+            dead = {name: tensor if name in channels.private else torch.zeros_like(tensor) for name, tensor in start.items()}
+            module = core.blueprint.build(channels.scatter(core.blueprint.extract_tensors(module), offered, dead))
         core, found = self.compress(core, module, job)
         found |= told([*history, *found["history"]], analyse=found["seconds"]["analyse"])
         grown = bool(full) and self.on_full == "grow"
@@ -151,7 +151,7 @@ class SPACE:
         channels, held = core.channels, core.held(self.freeze)
         moments = self._measure(channels, module, job)
         keep, found = self._select(core, moments, job)
-        tensors = core.blueprint.taken(module)
+        tensors = core.blueprint.extract_tensors(module)
         if self.compensate:
             tensors = compensated(channels, tensors, moments, keep, core.committed, held, core.blueprint.frozen)
         small = core.blueprint.build(channels.gather(tensors, keep))
@@ -161,7 +161,7 @@ class SPACE:
         history = job.trainer.fit(
             small, job.train, job.valid, phase="retrain", recipe=recipe, after_step=make_freeze_hook(small, narrow)
         )
-        done = core.commit(core.blueprint.taken(small), keep)
+        done = core.commit(core.blueprint.extract_tensors(small), keep)
         return done, found | told(history, analyse=analysed)
 
     def _offered(self, core: Core) -> Tensor:
