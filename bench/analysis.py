@@ -58,17 +58,17 @@ def by_moments(model: nn.Module, x: Tensor) -> list[int]:
     """The same from streamed moments, as the learner does it; the graph has been traced when the model was wrapped."""
     from lightning_fabric import Fabric
 
-    from spacecl.methods.space.moments import collect
-    from spacecl.methods.space.spectrum import analyse
+    from spacecl.methods.space.moments import collect_moments
+    from spacecl.methods.space.spectrum import analyze_residual
     from spacecl.structure.memory_format import set_memory_format
 
-    moments = collect(
+    moments = collect_moments(
         set_memory_format(model, channels_last=True), _outputs(model), x.split(100), Fabric(accelerator="cpu", devices=1)
     )
     found = []
     for (place, measured), core, threshold in zip(moments.items(), CORE, VARIANCE):
         held = torch.arange(len(place.units)) < core
-        found.append(core + analyse(measured.covariance, held).needed(threshold))
+        found.append(core + analyze_residual(measured.covariance, held).needed(threshold))
     return found
 
 

@@ -12,12 +12,12 @@ from spacecl import SPACE, Learner, TaskRecord
 
 def learner(model: nn.Module, example: Tensor, widths: Sequence[Sequence[int]], classes: int = 10) -> Learner:
     made = Learner(model, SPACE(), example_input=example)
-    core, records = made._core, {}
+    core, records = made.core, {}
     for number, filters in enumerate(widths):
-        keep = core.committed.clone()
+        keep = core.committed_units.clone()
         for group, count in zip(core.channels.groups, filters):
             keep[group.units[:count]] = True
-        core = core.commit(core.channels.gather(core.start(classes), keep), keep)
+        core = core.commit(core.channels.gather(core.initial_tensors(classes), keep), keep)
         name = f"task {number + 1}"
         records[name] = TaskRecord(name, classes, None, 0.0, core.digest(number), core.channels.widths(keep), 0, core.size())
     made._state = replace(made._state, core=core, records=records)

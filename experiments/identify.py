@@ -45,7 +45,7 @@ def first(data: Data) -> tuple[Tensor, Tensor]:
 def read_by_head(learner: Learner, task: str, x: Tensor) -> Tensor:
     """What a task's head reads."""
     network, seen = learner.subnet(task), []
-    head = network.get_submodule(learner._core.blueprint.head)
+    head = network.get_submodule(learner.core.blueprint.head)
     head.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
     with torch.no_grad():
         network(x)
@@ -71,7 +71,7 @@ def usual(score: Score, rows: Tensor) -> Score:
 def ways(learner: Learner, task: str, x: Tensor) -> dict[str, Score]:
     """Every way to score inputs for a task, made from some of its training inputs."""
     logits = lambda rows: learner.logits(rows, task).double()  # noqa: E731
-    signed = learner._core.signatures[learner.tasks.index(task)]
+    signed = learner.core.tasks[learner.tasks.index(task)].signature
     highest: Score = lambda rows: logits(rows).softmax(1).amax(1)  # noqa: E731
     entropy: Score = lambda rows: -torch.distributions.Categorical(logits=logits(rows)).entropy()  # noqa: E731
     energy: Score = lambda rows: logits(rows).logsumexp(1)  # noqa: E731

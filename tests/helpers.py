@@ -23,6 +23,12 @@ def teach(model=None, method=None, *, example=VECTOR, count=2, recipe=QUICK, nam
     return learner
 
 
+def with_tests_on_path():
+    """The environment for a script that imports what tests share."""
+    path = os.pathsep.join([str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**os.environ, "PYTHONPATH": path}
+
+
 def run_spacecl(*arguments, timeout=1800, cwd=None, **environment):
     """Run a command in a process of its own, to its end; most tests call `spacecl.cli.main.main` in this one instead."""
     return subprocess.run(

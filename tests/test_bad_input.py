@@ -172,7 +172,7 @@ def test_an_interrupted_learn_leaves_the_learner_as_it_was(learner, error, reads
 
 
 def test_a_method_of_another_kind_cannot_take_over(learner):
-    with pytest.raises(ConfigError, match="uses SPACE; it cannot go on with FineTune"):
+    with pytest.raises(ConfigError, match="uses SPACE; it cannot continue with FineTune"):
         learner.method = spacecl.FineTune()
 
 
@@ -259,7 +259,7 @@ def test_true_and_false_are_no_numbers():
         lambda: SPACE(variance=True),
         lambda: SPACE(task_variance={"t": True}),
         lambda: SPACE(samples=True),
-        lambda: SPACE(offer=True),
+        lambda: SPACE(trainable_fraction=True),
         lambda: spacecl.EWC(strength=True),
         lambda: Recipe(epochs=True),
     ):
@@ -273,9 +273,9 @@ def test_numbers_of_other_libraries_become_plain_ones():
 
 
 def test_a_method_is_made_before_it_is_given():
-    with pytest.raises(ConfigError, match=r"method=SPACE is a class. Give one with its options, such as SPACE\(\)"):
+    with pytest.raises(ConfigError, match=r"method=SPACE is a class. Give an instance, such as SPACE\(\)"):
         Learner(chain(), SPACE, example_input=VECTOR)
-    with pytest.raises(ConfigError, match="is no method: it lacks check, plan, learn"):
+    with pytest.raises(ConfigError, match=r"is not a spacecl\.Method"):
         Learner(chain(), "SPACE", example_input=VECTOR)
 
 
@@ -298,7 +298,7 @@ def test_tokens_beyond_the_vocabulary_are_refused_when_asked_about():
     text = Learner(Text(), example_input=torch.zeros(1, 7, dtype=torch.int64))
     text.learn(Task("words", tasks(torch.zeros(1, 7, dtype=torch.int64), 1)[0]), QUICK)
     for token in (20, -1):
-        with pytest.raises(DataError, match="The network does not know these inputs"):
+        with pytest.raises(DataError, match="The network cannot read these inputs"):
             text.predict(torch.full((2, 7), token), "words")
 
 

@@ -17,6 +17,8 @@ import spacecl
 from spacecl import SPACE, FineTune, Joint, Learner, Recipe, SpaceWarning, Task
 from spacecl.learning.core import Core
 from spacecl.learning.freezing import make_freeze_hook
+from spacecl.learning.growth import grow
+from spacecl.learning.learn_task import learn_task
 from spacecl.learning.state import State
 from spacecl.structure.memory_format import to_memory_format
 
@@ -55,7 +57,7 @@ def test_old_tasks_are_bitwise_unchanged(recipe, method, tmp_path):
             assert torch.equal(learner.logits(x, name), logits), f"task {name} changed when task {number} was learned"
             assert torch.equal(learner.subnet(name)(to_memory_format(x, learner.channels_last)), logits)
         before[str(number)] = learner.logits(x, str(number))
-    learner._state = replace(learner._state, core=learner._core.grow(1.5))
+    learner._state = replace(learner._state, core=grow(learner.core, 1.5))
     learner.save(tmp_path / "model")
     loaded = Learner.load(tmp_path / "model", ConvNet())
     for name, logits in before.items():
@@ -68,7 +70,7 @@ def test_the_check_above_would_see_a_changed_bit():
     learner = taught(ConvNet(), example=IMAGE)
     x = torch.randn(50, 3, 8, 8)
     before = learner.logits(x, "task 0")
-    weight, mask = learner._core.tensors["conv1.weight"], learner._core.channels.mask("conv1.weight", learner._core.keep(0))
+    weight, mask = learner.core.shared["conv1.weight"], learner.core.channels.mask("conv1.weight", learner.core.tasks[0].units)
     weight[mask] = torch.nextafter(weight[mask], torch.tensor(9.0))
     learner._state = replace(learner._state)  # networks are built anew
     assert not torch.equal(learner.logits(x, "task 0"), before)
@@ -158,11 +160,11 @@ def test_held_positions_survive_any_change_to_the_bit(mask, dtype, shape):
         if dtype.is_floating_point:
             layer.numbers[held.nonzero()[0].tolist()] = -0.0
         before = layer.numbers.clone()
-        put_back = make_freeze_hook(layer, {"numbers": held})
         layer.to(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
+        put_back = make_freeze_hook(layer, {"numbers": held})
         for value in (float("nan"), 0.0, float("inf"), 1.0) if dtype.is_floating_point else (0, 1):
             layer.numbers.fill_(value)
-            put_back(layer)
+            put_back()
             expected = torch.where(held, before, torch.full_like(before, value))
             bits = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[before.element_size()]
             assert torch.equal(layer.numbers.contiguous().view(bits), expected.view(bits))
@@ -170,38 +172,38 @@ def test_held_positions_survive_any_change_to_the_bit(mask, dtype, shape):
 
 def test_a_commit_never_writes_what_was_committed_before():
     """Whatever training did to it: here every weight of the next task is said to be 7."""
-    core = taught(count=1)._core
+    core = taught(count=1).core
     before, keep = core.digest(0), core.channels.all_units()
     sevens = {name: torch.full(shape, 7.0) for name, shape in core.channels.shapes.items()}
     after = core.commit(sevens, keep)
     assert after.digest(0) == before
-    assert bool((after.tensors["0.weight"] == 7).any())
-    assert int((after.keep(1) & ~after.keep(0)).sum()) == int((~core.committed).sum()) > 0
+    assert bool((after.shared["0.weight"] == 7).any())
+    assert int((after.tasks[1].units & ~after.tasks[0].units).sum()) == int((~core.committed_units).sum()) > 0
 
 
 def test_a_later_task_may_change_all_that_no_earlier_one_reads():
     """freeze="subnet": a core filter learns on newer channels; freeze="filters": it reads none of them."""
     for freeze, learns in (("subnet", True), ("filters", False)):
         learner = taught(method=SPACE(variance=0.6, freeze=freeze), count=2)
-        core = learner._core
-        newer, older = core.keep(1) & ~core.keep(0), core.keep(0)
+        core = learner.core
+        newer, older = core.tasks[1].units & ~core.tasks[0].units, core.tasks[0].units
         rows = (core.channels.dims["2.weight"][0] >= 0) & older[core.channels.dims["2.weight"][0]]
         columns = newer[core.channels.dims["2.weight"][1]]
         assert bool(columns.any()), "the second task should have needed new filters"
-        assert bool((core.tensors["2.weight"][rows][:, columns] != 0).any()) is learns
+        assert bool((core.shared["2.weight"][rows][:, columns] != 0).any()) is learns
 
 
 def test_freed_channels_start_afresh_for_the_next_task():
     learner = taught(count=1)
-    core = learner._core
+    core = learner.core
     torch.manual_seed(1)
-    start = core.start(3)
-    free = ~core.channels.filter_mask("0.weight", core.committed)
+    start = core.initial_tensors(3)
+    free = ~core.channels.filter_mask("0.weight", core.committed_units)
     assert bool(free.any())
     assert not bool((start["0.weight"][free] == 0).any())
     bound = 1 / 6**0.5  # torch's own initialisation of a linear layer on six inputs
     assert float(start["0.weight"][free].abs().max()) <= bound
-    assert torch.equal(start["0.weight"][~free], core.tensors["0.weight"][~free])
+    assert torch.equal(start["0.weight"][~free], core.shared["0.weight"][~free])
 
 
 def test_more_variance_keeps_more_filters_by_layer_name_pattern_and_task():
@@ -232,9 +234,9 @@ def test_every_choice_learns_and_forgets_nothing(activations, selection, compens
 
 
 def test_the_first_filters_are_kept_in_order():
-    core = taught(method=SPACE(variance=0.7, selection="first"))._core
+    core = taught(method=SPACE(variance=0.7, selection="first")).core
     for group in core.channels.groups:
-        for keep in core.keeps:
+        for keep in (task.units for task in core.tasks):
             order = keep[group.units].long()
             assert torch.equal(order, order.sort(descending=True).values)
 
@@ -283,8 +285,8 @@ def test_every_family_can_grow_with_its_committed_networks_unchanged(family):
     (x, _), *_ = streams = tasks(example, 2)
     learner.learn(Task("0", streams[0]), QUICK)
     before, widths = learner.logits(x, "0"), learner.widths
-    learner._state = replace(learner._state, core=learner._core.grow(2))
-    narrowable = [layer for group in learner._core.channels.groups for layer in group.layers]
+    learner._state = replace(learner._state, core=grow(learner.core, 2))
+    narrowable = [layer for group in learner.core.channels.groups for layer in group.layers]
     assert all(learner.widths[layer] == 2 * widths[layer] for layer in narrowable)
     assert torch.equal(learner.logits(x, "0"), before)
     learner.learn(Task("1", streams[1]), QUICK)
@@ -301,10 +303,10 @@ def test_a_task_begins_with_what_is_committed_where_it_is_committed_after_growth
         parameter.requires_grad_(not frozen or name.startswith(("fc.", "head.", "4.")))
     learner = Learner(model, SPACE(variance=0.6), example_input=example, shared=shared)
     learner.learn(Task("0", tasks(example, 1)[0]), QUICK)
-    core = learner._core.grow(1.5)
-    start = core.start(3)
-    for name, tensor in core.tensors.items():
-        committed = core.channels.mask(name, core.committed)
+    core = grow(learner.core, 1.5)
+    start = core.initial_tensors(3)
+    for name, tensor in core.shared.items():
+        committed = core.channels.mask(name, core.committed_units)
         assert torch.equal(start[name][committed], tensor[committed]), name
 
 
@@ -313,10 +315,10 @@ def test_shared_layers_are_learned_with_the_first_task_and_then_fixed():
     first, second = tasks(IMAGE, 2)
     given = dict(VisionTransformer().named_parameters())["patch.weight"]
     learner.learn(Task("0", first), QUICK)
-    learned = learner._core.tensors["patch.weight"].clone()
+    learned = learner.core.shared["patch.weight"].clone()
     learner.learn(Task("1", second), QUICK)
     assert not torch.equal(learned, given)
-    assert torch.equal(learner._core.tensors["patch.weight"], learned)
+    assert torch.equal(learner.core.shared["patch.weight"], learned)
     assert torch.equal(learner.subnet("1").patch.weight, learned)
 
 
@@ -523,13 +525,13 @@ def test_a_network_that_was_built_for_an_old_state_is_not_served_for_a_new_one(m
     monkeypatch.setattr(Core, "network", build_slowly)
     found = []
     thread = threading.Thread(target=lambda: found.append(learner.logits(x, "first")))
-    old = build(learner._core, 0)(x)
+    old = build(learner.core, 0)(x)
     thread.start()
     assert building.wait(60)
     learner.learn(Task("second", data), QUICK)
     committed.set()
     thread.join()
-    new = build(learner._core, 0)(x)
+    new = build(learner.core, 0)(x)
     assert not torch.equal(old, new)
     assert torch.equal(found[0], old), "the query began before the commit"
     assert torch.equal(learner.logits(x, "first"), new)
@@ -550,7 +552,7 @@ def test_an_interrupt_at_any_line_of_a_commit_leaves_the_old_state_or_the_new_on
 
     taught._commit(two, QUICK, learn_and_note)
     old, new = learner.logits(x, "one"), taught.logits(x, "one")
-    codes = {Learner._commit.__code__, Learner._learn.__code__, State.with_networks_of.__code__}
+    codes = {Learner._commit.__code__, learn_task.__code__, State.with_networks_of.__code__}
     committed, line = False, 0
     while not committed:
         line += 1
@@ -580,7 +582,8 @@ def test_an_interrupt_at_any_line_of_a_commit_leaves_the_old_state_or_the_new_on
         complete = known.records.keys() == {"one", "two"}
         assert complete or known.records.keys() == {"one"}
         assert known.data.keys() == (known.records.keys() if method.needs_data else set())
-        assert len(known.core.own) == len(known.core.signatures) == len(known.records)
+        assert len(known.core.tasks) == len(known.records)
+        assert all(task.signature for task in known.core.tasks)
         assert torch.equal(learner.logits(x, "one"), new if complete else old)
         assert learner.verify() == {name: record.digest for name, record in known.records.items()}
         assert not learner._changing.locked(), "it can learn on"
@@ -605,7 +608,7 @@ def test_a_learner_that_is_learning_refuses_to_be_changed_and_still_answers():
         lambda: learner.remember(Task("one", one)),
         lambda: setattr(learner, "method", Joint()),
     ):
-        with pytest.raises(spacecl.SpaceError, match="is learning a task already"):
+        with pytest.raises(spacecl.SpaceError, match="is already learning a task"):
             change()
         refused.append(change)
     assert learner.predict(one[0], "one").shape == (90,)

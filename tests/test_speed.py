@@ -19,9 +19,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from spacecl import SPACE, Learner, Recipe, Task
 from spacecl.data.task_data import Data
-from spacecl.learning.freezing import make_freeze_hook
 from spacecl.learning.trainer import Trainer
-from spacecl.methods.space.moments import collect
+from spacecl.methods.space.moments import collect_moments
 from spacecl.runs.costs import _Watch, multiply_adds
 from spacecl.structure.blueprint import named_tensors
 from spacecl.structure.channels import trace
@@ -71,12 +70,9 @@ def seen_by_fit(monkeypatch):
     seen, fit = {}, Trainer.fit
 
     def watched(self, module, *args, **kwargs):
-        hook = kwargs.get("after_step")
-
-        def after(found):
-            lasts = [p.is_contiguous(memory_format=torch.channels_last) for p in found.parameters() if p.dim() == 4]
-            seen.setdefault(kwargs["phase"], []).append((found, all(lasts)))
-            return None if hook is None else hook(found)
+        def after():
+            lasts = [p.is_contiguous(memory_format=torch.channels_last) for p in module.parameters() if p.dim() == 4]
+            seen.setdefault(kwargs["phase"], []).append((module, all(lasts)))
 
         return fit(self, module, *args, **(kwargs | {"after_step": after}))
 
@@ -93,7 +89,7 @@ def test_convolutions_are_trained_channels_last_and_committed_plainly(monkeypatc
     learner = taught(ConvNet(), shared=shared)
     assert learner.channels_last
     assert all(last for steps in seen.values() for _, last in steps)
-    assert all(tensor.is_contiguous() for tensor in learner._core.tensors.values())
+    assert all(tensor.is_contiguous() for tensor in learner.core.shared.values())
     assert all(tensor.is_contiguous() for task in learner.tasks for tensor in learner.subnet(task).state_dict().values())
 
 
@@ -252,7 +248,7 @@ def fitting(held=0, channels_last=True):
         for name in ("conv1.weight", "conv1.bias", "conv2.weight"):
             masks[name][:held] = True
         trainer = Trainer(CPU, Recipe(epochs=1, batch_size=30, optimizer="sgd"), 0, channels_last)
-        trainer.fit(model, data, data, after_step=make_freeze_hook(model, masks), validate=lambda module: (0.0, 0.0))
+        trainer.fit(model, data, data, freeze=masks, validate=lambda module: (0.0, 0.0))
 
     return epoch
 
@@ -305,10 +301,10 @@ def test_the_analysis_costs_in_proportion_to_the_samples_and_keeps_none():
     for batches in (2, 8):
         given = [torch.randn(16, 3, 8, 8) for _ in range(batches)]
         with FlopCounterMode(display=False) as counter:
-            collect(model, places, given, CPU)
+            collect_moments(model, places, given, CPU)
         operations.append(counter.get_total_flops())
         with _Watch(model) as watch:
-            collect(model, places, given, CPU)
+            collect_moments(model, places, given, CPU)
         peaks.append(watch.peak)
     assert operations[1] == 4 * operations[0] > 0
     assert peaks[1] <= 1.05 * peaks[0]
@@ -330,22 +326,22 @@ def test_what_is_saved_is_the_bytes_of_the_tensors_and_little_more(tmp_path):
 
 def test_a_task_can_be_trained_with_a_share_of_the_free_channels(monkeypatch):
     seen = seen_by_fit(monkeypatch)
-    learner = taught(ConvNet(width=16), count=1, offer=0.5)
+    learner = taught(ConvNet(width=16), count=1, trainable_fraction=0.5)
     first = seen["train"][0][0]
     assert (first.conv1.out_channels, first.conv2.out_channels, first.hidden.out_features) == (8, 8, 6)
     assert all(width <= most for width, most in zip(learner.records["task 0"].widths.values(), (8, 8, 6)))
-    core = learner._core
-    keep = core.committed
+    core = learner.core
+    keep = core.committed_units
     seen.clear()
     learner.learn(Task("next", tasks(IMAGE, 2)[1]), QUICK)
     second = seen["train"][0][0]
     held = int(keep[core.channels.groups[0].units].sum())
     assert second.conv1.out_channels == held + -(-(16 - held) // 2), "the core, and half of what is free"
-    assert bool((learner._core.keep(1) >= keep).all())
+    assert bool((learner.core.tasks[1].units >= keep).all())
 
 
 def test_tasks_do_not_change_when_later_ones_train_with_a_share_of_the_free_channels(tmp_path):
-    learner = Learner(ConvNet(width=16), SPACE(variance=0.6, offer=0.4), example_input=IMAGE)
+    learner = Learner(ConvNet(width=16), SPACE(variance=0.6, trainable_fraction=0.4), example_input=IMAGE)
     x, before = torch.randn(9, 3, 8, 8), {}
     for number, data in enumerate(tasks(IMAGE, 4)):
         learner.learn(Task(str(number), data), QUICK)
@@ -354,13 +350,13 @@ def test_tasks_do_not_change_when_later_ones_train_with_a_share_of_the_free_chan
     learner.save(tmp_path)
     loaded = Learner.load(tmp_path, ConvNet(width=16))
     assert all(torch.equal(loaded.logits(x, name), logits) for name, logits in before.items())
-    assert loaded.method.offer == 0.4
+    assert loaded.method.trainable_fraction == 0.4
 
 
 def test_with_few_free_channels_what_is_committed_is_what_was_trained():
     """Nothing is lost when the narrow network is put into the full one to be analysed."""
     torch.manual_seed(0)
-    learner = Learner(ConvNet(width=16), SPACE(variance=1.0, offer=0.25), example_input=IMAGE)
+    learner = Learner(ConvNet(width=16), SPACE(variance=1.0, trainable_fraction=0.25), example_input=IMAGE)
     record = learner.learn(Task("all", tasks(IMAGE, 1, 300)[0]), Recipe(epochs=3, retrain_epochs=0))
     assert record.history[-1]["phase"] == "train"
     best = max(row["accuracy"] for row in record.history)
@@ -369,9 +365,9 @@ def test_with_few_free_channels_what_is_committed_is_what_was_trained():
 
 
 def test_a_share_that_is_none_is_refused():
-    for offer in (0, 1.5, -1, float("nan"), "half"):
-        with pytest.raises(ValueError, match="offer"):
-            SPACE(offer=offer)
+    for fraction in (0, 1.5, -1, float("nan"), "half"):
+        with pytest.raises(ValueError, match="trainable_fraction"):
+            SPACE(trainable_fraction=fraction)
 
 
 # -- the suite itself ----------------------------------------------------------------------------------------------------

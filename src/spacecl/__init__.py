@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     )
     from .inference.task_inference import Identified, Inferred
     from .learner import Learner
+    from .learning.method import Learned, Method
     from .learning.recipe import Recipe
     from .learning.record import TaskRecord
-    from .learning.state import Method
     from .methods.ewc import EWC
     from .methods.finetune import FineTune
     from .methods.hat import HAT
@@ -64,7 +64,7 @@ _ROOMS = {
     "methods.ucb": ("UCB",),
     "learning.recipe": ("Recipe",),
     "learning.record": ("TaskRecord",),
-    "learning.state": ("Method",),
+    "learning.method": ("Learned", "Method"),
     "data.task": ("Task",),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
@@ -83,6 +83,7 @@ __all__ = [
     "Images",
     "Inferred",
     "Joint",
+    "Learned",
     "Learner",
     "LwF",
     "Method",

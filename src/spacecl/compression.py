@@ -1,4 +1,4 @@
-"""One trained model made physically smaller, without any of the rest."""
+"""Make one trained model physically smaller: SPACE for a single task."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from torch import Tensor, nn
 
 from .data.task import Source, Task
 from .learner import Learner
+from .learning.context import TaskContext
 from .learning.core import Core
+from .learning.method import Learned
 from .learning.recipe import Recipe
-from .learning.record import TaskContext, TaskRecord
+from .learning.record import TaskRecord
 from .methods import SPACE
 from .progress import Progress
 
@@ -34,9 +36,10 @@ def compress(
     progress: Progress = None,
     **options: Any,
 ) -> tuple[nn.Module, TaskRecord]:
-    """Make a trained classifier physically smaller (section 3.2): analyse, narrow in one shot, retrain once.
+    """Make a trained classifier physically smaller (section 3.2): analyze it, prune it in one shot, retrain once.
 
-    The model is not changed. `recipe.retrain_epochs` says how long to retrain; `options` are those of `SPACE`.
+    Returns the small model and the record of its compression; the model given is not changed. `recipe.retrain_epochs` says how
+    long to retrain; `options` are those of `SPACE`.
 
     >>> import torch
     >>> model = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 2))
@@ -45,15 +48,27 @@ def compress(
     >>> small[0].out_features < 64
     True
     """
-    method = SPACE(variance=variance, **options)
     learner = Learner(
-        model, method, example_input=example_input, head=head, shared=shared, seed=seed, fabric=fabric, progress=progress
+        model,
+        _Compression(variance=variance, **options),
+        example_input=example_input,
+        head=head,
+        shared=shared,
+        seed=seed,
+        fabric=fabric,
+        progress=progress,
     )
-    given = learner._core.blueprint.tensors()
-
-    def narrow(core: Core, job: TaskContext) -> tuple[Core, dict[str, Any]]:
-        return method.compress(core, core.blueprint.build(given).to(learner.fabric.device), job)
-
-    classes = len(given[f"{learner._core.blueprint.head}.weight"])
-    record = learner._commit(Task("model", data, valid, classes), recipe, narrow)
+    classes = len(dict(learner.full().named_parameters())[f"{learner.head}.weight"])
+    record = learner.learn(Task("model", data, valid, classes), recipe)
     return learner.subnet("model"), record
+
+
+class _Compression(SPACE):
+    """SPACE that compresses the model as it is, without training it first."""
+
+    def learn(self, core: Core, task: TaskContext, trained: nn.Module | None = None) -> Learned:
+        network = core.blueprint.build(core.blueprint.tensors()).to(task.trainer.fabric.device)
+        return super().learn(core, task, network)
+
+    def plan(self, recipe: Recipe, number: int) -> dict[str, int]:
+        return {"retrain": recipe.for_retraining().epochs}

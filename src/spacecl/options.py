@@ -4,7 +4,7 @@
 
     @options
     class Blur:
-        radius: Annotated[float, Field(gt=0)] = option(1.0, "standard deviation of the blur, in pixels")
+        radius: Annotated[float, Field(gt=0)] = option(default=1.0, help="standard deviation, in pixels")
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic_core import PydanticCustomError
 from typing_extensions import dataclass_transform
 
 from .errors import ConfigError, warn_user
@@ -51,7 +52,7 @@ class Option:
     help: str
 
 
-def option(default: Any, help: str) -> Any:
+def option(*, default: Any, help: str) -> Any:
     """Declare a field of an `@options` class with its default and its help text."""
     make: dict[str, Any] = {"default_factory": lambda: dict(default)} if isinstance(default, dict) else {"default": default}
     return dataclasses.field(**make, metadata={"help": help})
@@ -67,7 +68,7 @@ def options(kind: type[T]) -> type[T]:
     >>> @options
     ... class Blur:
     ...     "Blur an image."
-    ...     radius: Annotated[float, Field(gt=0)] = option(1.0, "standard deviation, in pixels")
+    ...     radius: Annotated[float, Field(gt=0)] = option(default=1.0, help="standard deviation, in pixels")
     >>> Blur(radius=-1)
     Traceback (most recent call last):
     ...
@@ -75,7 +76,7 @@ def options(kind: type[T]) -> type[T]:
     """
     kind.__post_init__ = _check_options  # type: ignore[attr-defined]
     made = dataclass(frozen=True)(kind)
-    made.__init__ = _translate_names(made.__init__, getattr(made, "renamed_options", {}))  # type: ignore[misc]
+    made.__init__ = _translate_names(made.__init__, getattr(made, "renamed_options", {}))  # type: ignore[method-assign]
     entries = [
         f"{entry.name} : {entry.values}, default {entry.default!r}\n{textwrap.indent(textwrap.fill(entry.help, 100), '    ')}"
         for entry in describe_options(made)
@@ -173,7 +174,7 @@ def _read(value: Any) -> Any:
     if isinstance(value, int) and abs(value) >= 2**63:
         raise ValueError(f"={show(value)} is too large: whole numbers have at most 64 bits")
     if isinstance(value, float) and not isfinite(value):
-        raise ValueError(f"={value} must be a finite number")
+        raise PydanticCustomError("finite", "not a finite number")
     return value
 
 

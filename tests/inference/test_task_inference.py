@@ -22,6 +22,7 @@ from spacecl.inference.task_inference import (
     score_features,
     upper_level,
 )
+from spacecl.learning.learn_task import _sample
 from spacecl.runs.open_run import open_run
 from spacecl.runs.run import TOGETHER, _inferred, _mean_inferred
 
@@ -90,7 +91,7 @@ def test_predict_infers_only_when_asked_and_says_the_task(learner):
     assert torch.equal(found.labels[known], learner.predict(x[known], [task for task in found.tasks if task]))
     assert set(found.labels[~known].tolist()) <= {-1}
     assert set(learner.predict(x, "infer", together=True).tasks) == {"task 1"}
-    with pytest.raises(TaskError, match=r'Which task\? .*task="infer" to find out. The tasks are: task 0, task 1, task 2'):
+    with pytest.raises(TaskError, match=r'Which task\? .*task="infer" to infer it. The tasks are: task 0, task 1, task 2'):
         learner.predict(x)
     with pytest.raises(TaskError, match=r"Which task\?"):
         learner.predict(x, 7)
@@ -123,10 +124,15 @@ def test_a_task_of_numbers_beyond_all_bounds_is_learned_though_it_cannot_be_know
         assert make_signature([(x * far, torch.zeros(80, dtype=torch.int64), torch.zeros(80, 2))], 1) == {}
 
 
+def with_signatures(core, signatures):
+    tasks = [replace(task, signature=signature) for task, signature in zip(core.tasks, signatures)]
+    return replace(core, tasks=tuple(tasks))
+
+
 def test_a_task_that_remembers_nothing_says_so_and_later_ones_keep_their_own(learner, tmp_path):
     other, x = Learner(chain(), SPACE(variance=0.9), example_input=VECTOR), torch.randn(2, 6)
-    other._state = replace(learner._state, core=replace(learner._core, signatures=()))
-    with pytest.raises(TaskError, match="Task 'task 0' kept nothing to know its inputs by: an older version"):
+    other._state = replace(learner._state, core=with_signatures(learner.core, [{}] * 3))
+    with pytest.raises(TaskError, match="Task 'task 0' has no signature of its inputs: an older version"):
         other.identify(x)
     assert other.predict(x, "task 0").shape == (2,)
     other.learn(Task("new", moved(4, seed=3)[3]), QUICK)
@@ -134,7 +140,7 @@ def test_a_task_that_remembers_nothing_says_so_and_later_ones_keep_their_own(lea
     for one in (other, Learner.load(tmp_path, chain())):
         assert [one.has_signature(task) for task in one.tasks] == [False, False, False, True]
         assert one.task_scores(x, "new").shape == (2,)
-        with pytest.raises(TaskError, match="Task 'task 2' kept nothing"):
+        with pytest.raises(TaskError, match="Task 'task 2' has no signature"):
             one.task_scores(x, "task 2")
     assert _mean_inferred(list(_inferred(other, []).values())) is None
 
@@ -162,7 +168,7 @@ def test_a_method_that_forgets_is_not_asked_how_sure_its_networks_are():
     for number, data in enumerate(moved(2)):
         learner.learn(Task(str(number), data), QUICK)
     x = moved(2, seed=9)[0][0]
-    expected = score_features(x, learner._core.signatures[0], None)
+    expected = score_features(x, learner.core.tasks[0].signature, None)
     assert torch.equal(learner.task_scores(x, "0"), expected)
     assert set(learner.identify(x, together=True).tasks) == {"0"}
 
@@ -176,7 +182,7 @@ def test_learning_is_the_same_to_the_bit_with_signatures_taken():
         for number, data in enumerate(tasks(IMAGE, 2)):
             learner.learn(Task(str(number), data), QUICK)
             torch.randn(number + 1)
-        digests.append((learner.verify(), learner._core.signatures[1]["root"]))
+        digests.append((learner.verify(), learner.core.tasks[1].signature["root"]))
     assert digests[0][0] == digests[1][0]
     assert torch.equal(digests[0][1], digests[1][1])
 
@@ -236,9 +242,12 @@ def test_rows_together_belong_to_no_task_if_most_of_them_do(learner):
 
 
 def test_a_learner_of_an_older_version_takes_all_inputs_as_before(learner, tmp_path):
-    old = [{name: signed[name] for name in ("means", "spread", "root", "numbers")} for signed in learner._core.signatures]
+    old = [
+        {name: signed[name] for name in ("means", "spread", "root", "numbers")}
+        for signed in (task.signature for task in learner.core.tasks)
+    ]
     other = Learner(chain(), SPACE(variance=0.9), example_input=VECTOR)
-    other._state = replace(learner._state, core=replace(learner._core, signatures=tuple(old)))
+    other._state = replace(learner._state, core=with_signatures(learner.core, old))
     other.save(tmp_path)
     loaded = Learner.load(tmp_path, chain())
     x = torch.cat([torch.randn(5, 6), torch.full((1, 6), 99.0)])
@@ -377,9 +386,9 @@ def test_many_classes_share_one_mean_and_odd_tasks_do_not_fail():
 def test_a_signature_rests_on_some_examples_drawn_from_all(monkeypatch):
     learner = Learner(chain(), SPACE(variance=0.9), example_input=VECTOR)
     learner.learn(Task("a", tasks(VECTOR, 1)[0]), QUICK)
-    monkeypatch.setattr("spacecl.learner.SAMPLES", 600)
+    monkeypatch.setattr("spacecl.learning.learn_task.SAMPLES", 600)
     x, y = torch.randn(4000, 6), torch.arange(4000) // 2000
-    labels = torch.cat([y for _, y, _ in learner._examples(Data((x, y), "data"), learner.subnet("a"), 0)])
+    labels = torch.cat([y for _, y, _ in _sample(learner._queries, learner.subnet("a"), Data((x, y), "data"), 0)])
     assert len(labels) == 1000
     assert 400 < int(labels.sum()) < 600
 

@@ -1,13 +1,13 @@
 """Two real processes (gloo): the same widths, identical weights, moments of all that both have seen; lower precision."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from helpers import with_tests_on_path
 from models import IMAGE, ConvNet
 
 from spacecl import Learner
@@ -17,7 +17,7 @@ def learn(folder: Path, processes: int, precision: str = "32-true") -> list[dict
     """What each process ended with."""
     script = Path(__file__).with_name("learn_together.py")
     # Some virtual machines advertise AMX and then refuse its instructions, which lower precision would use.
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}
+    environment = {**with_tests_on_path(), "OMP_NUM_THREADS": "1", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}
     command = [sys.executable, str(script), str(processes), precision, str(folder)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -78,8 +78,7 @@ def test_step_hooks_run_around_every_step_and_a_loss_can_be_given():
     calls = []
     module = chain()
 
-    def before(trained):
-        assert trained is module
+    def before():
         assert all(parameter.grad is not None for parameter in module.parameters())
         calls.append("before")
 
@@ -89,7 +88,9 @@ def test_step_hooks_run_around_every_step_and_a_loss_can_be_given():
 
     trainer = Trainer(Fabric(accelerator="cpu", devices=1), Recipe(epochs=2, batch_size=45), seed=0)
     data = Data((x, y), "data")
-    rows = trainer.fit(module, data, data, loss=loss, before_step=before, after_step=lambda _: calls.append("after"))
+    rows = trainer.fit(
+        module, data, data, make_loss=lambda _: loss, before_step=before, after_step=lambda: calls.append("after")
+    )
     assert calls == ["loss", "before", "after"] * 4
     assert [row["epoch"] for row in rows] == [1, 2]
 
@@ -118,7 +119,7 @@ def test_a_plateau_divides_the_rate_when_the_validation_loss_has_not_fallen_and_
     trainer = Trainer(Fabric(accelerator="cpu", devices=1), recipe, seed=0)
     data = Data((x, y), "data")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("spacecl.learning.trainer.score", lambda *_: (0.5, next(losses)))
+        patch.setattr("spacecl.learning.trainer.evaluate_with_loss", lambda *_: (0.5, next(losses)))
         rows = trainer.fit(chain(), data, data)
     rates = [row["lr"] for row in rows]
     assert rates[:7] == [0.01] * 7

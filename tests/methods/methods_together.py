@@ -13,8 +13,8 @@ from models import IMAGE, ConvNet, tasks
 
 from spacecl import Learner, Recipe, SpaceWarning, Task
 from spacecl.data.task_data import Data
-from spacecl.learning.core import digest
-from spacecl.learning.record import TaskContext
+from spacecl.learning.context import TaskContext
+from spacecl.learning.core import digest_tensors
 from spacecl.learning.trainer import Trainer
 from spacecl.methods import METHODS
 
@@ -33,7 +33,7 @@ if __name__ == "__main__":
         before = learner.logits(x, "0")
         learner.learn(Task("1", second), Recipe(epochs=2, retrain_epochs=1))
         found[name] = {"digests": learner.verify(), "unchanged": torch.equal(learner.logits(x, "0"), before)}
-        found[name]["memory"] = digest(learner._core.memory)
+        found[name]["memory"] = digest_tensors(learner.core.memory)
         job = TaskContext("task", Data(first, "train"), Data(first, "valid"), 3, Trainer(fabric, Recipe(), 0))
         found[name]["seen"] = float(torch.cat(list(job.examples(50))).sum())
     with open(f"{sys.argv[1]}/rank{fabric.global_rank}.json", "w") as file:

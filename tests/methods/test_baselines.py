@@ -28,12 +28,12 @@ from spacecl import (
 )
 from spacecl.data.benchmarks.presets import BENCHMARKS
 from spacecl.data.task_data import Data
-from spacecl.learning.record import TaskContext
+from spacecl.learning.context import TaskContext
 from spacecl.learning.trainer import Trainer
-from spacecl.methods.ewc import fisher_information
-from spacecl.methods.hat import Gated, opened
+from spacecl.methods.ewc import estimate_fisher
+from spacecl.methods.hat import Gated, select_open_units
 from spacecl.methods.joint import Pool
-from spacecl.methods.lwf import divergence
+from spacecl.methods.lwf import distillation_loss
 from spacecl.methods.ucb import Bayesian
 
 RECIPE = Recipe(epochs=3, retrain_epochs=2)
@@ -72,7 +72,7 @@ def test_fisher_information_is_that_of_a_linear_softmax_model():
     model = nn.Sequential(nn.Linear(2, 4), nn.Identity(), nn.Linear(4, 3))
     learner = Learner(model, EWC(), example_input=torch.zeros(1, 2))
     x = torch.randn(4000, 2)
-    found = fisher_information(model, {"2.weight", "2.bias"}, job_for(learner, (x, torch.zeros(4000).long())), 4000)
+    found = estimate_fisher(model, {"2.weight", "2.bias"}, job_for(learner, (x, torch.zeros(4000).long())), 4000)
     with torch.no_grad():
         features = model[0](x)
         p = model(x).softmax(1)
@@ -87,7 +87,7 @@ def test_fisher_information_is_taken_in_eval_mode():
     x, y = tasks(IMAGE, 1)[0]
     model = ConvNet()
     statistics = model.norm1.running_mean.clone()
-    found = [fisher_information(model.train(), {"conv1.weight"}, job_for(learner, (x, y)), 5)["conv1.weight"] for _ in range(2)]
+    found = [estimate_fisher(model.train(), {"conv1.weight"}, job_for(learner, (x, y)), 5)["conv1.weight"] for _ in range(2)]
     assert torch.equal(*found), "no dropout"
     assert torch.equal(model.norm1.running_mean, statistics)
 
@@ -98,21 +98,21 @@ def test_springs_of_many_tasks_pull_like_the_sum_of_each_task_s():
     torch.manual_seed(0)
     learner = Learner(chain(), method, example_input=VECTOR)
     for number, data in enumerate(tasks(VECTOR, 3)):
-        before = {name: t.clone() for name, t in learner._core.memory.items()}
+        before = {name: t.clone() for name, t in learner.core.memory.items()}
         learner.learn(Task(str(number), data), RECIPE)
-        core = learner._core
-        for name in core.tensors:
-            old = before.get(f"importance.{name}", torch.zeros_like(core.tensors[name]))
+        core = learner.core
+        for name in core.shared:
+            old = before.get(f"importance.{name}", torch.zeros_like(core.shared[name]))
             fishers.append((number, name, core.memory[f"importance.{name}"] - old))
-            weights.append((number, name, core.tensors[name].clone()))
+            weights.append((number, name, core.shared[name].clone()))
     model = chain()
     published = torch.zeros(())
     for (_, name, fisher), (_, _, weight) in zip(fishers, weights):
         published = published + (fisher * (model.get_parameter(name) - weight).square()).sum()
-    wanted = torch.autograd.grad(7.0 / 2 * published, [model.get_parameter(name) for name in core.tensors])
+    wanted = torch.autograd.grad(7.0 / 2 * published, [model.get_parameter(name) for name in core.shared])
     x, y = tasks(VECTOR, 1)[0]
-    value = method._loss(model, core.memory)(model, x, y) - F.cross_entropy(model(x), y)
-    got = torch.autograd.grad(value, [model.get_parameter(name) for name in core.tensors])
+    value = method._make_loss(model, core.memory)(model, x, y) - F.cross_entropy(model(x), y)
+    got = torch.autograd.grad(value, [model.get_parameter(name) for name in core.shared])
     assert sum(float(fisher.sum()) for _, _, fisher in fishers) > 0
     for a, b in zip(got, wanted):
         assert torch.allclose(a, b, rtol=1e-3, atol=1e-5)
@@ -127,9 +127,9 @@ def test_without_strength_ewc_is_fine_tuning_and_with_more_weights_move_less():
         learner = Learner(chain(), EWC(strength=strength), example_input=VECTOR)
         first, second = tasks(VECTOR, 2)
         learner.learn(Task("0", first), RECIPE)
-        before = {name: tensor.clone() for name, tensor in learner._core.tensors.items()}
+        before = {name: tensor.clone() for name, tensor in learner.core.shared.items()}
         learner.learn(Task("1", second), RECIPE)
-        moved[strength] = sum(float((learner._core.tensors[n] - t).square().sum()) for n, t in before.items())
+        moved[strength] = sum(float((learner.core.shared[n] - t).square().sum()) for n, t in before.items())
     assert moved[1] > moved[100] > moved[10_000]
 
 
@@ -145,10 +145,10 @@ def test_the_divergence_is_that_of_softened_probabilities():
     torch.manual_seed(0)
     now, then = torch.randn(5, 4, requires_grad=True), torch.randn(5, 4)
     wanted = kl_divergence(Categorical(logits=then / 2), Categorical(logits=now / 2)).mean()
-    found = divergence(now, then, 2.0)
+    found = distillation_loss(now, then, 2.0)
     assert found.item() == pytest.approx(wanted.item(), rel=1e-5)
     assert torch.allclose(torch.autograd.grad(found, now)[0], torch.autograd.grad(wanted, now)[0], atol=1e-6)
-    assert float(divergence(then, then, 2.0)) == pytest.approx(0, abs=1e-7)
+    assert float(distillation_loss(then, then, 2.0)) == pytest.approx(0, abs=1e-7)
 
 
 def test_without_strength_and_warmup_lwf_learns_what_fine_tuning_learns():
@@ -167,7 +167,7 @@ def test_with_more_strength_old_heads_say_of_new_inputs_what_they_said():
         learner.learn(Task("0", first), Recipe(epochs=12, keep="last"))
         before = learner.logits(second[0], "0")
         learner.learn(Task("1", second), Recipe(epochs=12, lr=1e-3, keep="last"))
-        moved[strength] = float(divergence(learner.logits(second[0], "0"), before, 2.0))
+        moved[strength] = float(distillation_loss(learner.logits(second[0], "0"), before, 2.0))
     assert moved[0.0] > moved[1.0] > moved[30.0]
 
 
@@ -209,7 +209,7 @@ def test_the_teacher_stands_still(monkeypatch):
     caught, fit = {}, Trainer.fit
 
     def watched(self, module, *args, **kwargs):
-        caught.update(module=module, loss=kwargs.get("loss"))
+        caught.update(module=module, make_loss=kwargs.get("make_loss"))
         return fit(self, module, *args, **kwargs)
 
     monkeypatch.setattr(Trainer, "fit", watched)
@@ -219,8 +219,8 @@ def test_the_teacher_stands_still(monkeypatch):
     learner.learn(Task("1", (x, y)), RECIPE)
     module = caught["module"].eval()
     logits = module(x)
-    wanted = F.cross_entropy(logits[:, 3:], y) + divergence(logits[:, :3], before(x), 2.0)
-    assert caught["loss"](module, x, y).item() == pytest.approx(wanted.item(), rel=1e-5)
+    wanted = F.cross_entropy(logits[:, 3:], y) + distillation_loss(logits[:, :3], before(x), 2.0)
+    assert caught["make_loss"](module)(module, x, y).item() == pytest.approx(wanted.item(), rel=1e-5)
 
 
 # -- HAT ----------------------------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ def gated_network(family="convnet", s_max=400.0, steps=5):
     make, example, _ = FAMILIES[family]
     torch.manual_seed(0)
     model = make()
-    channels = Learner(model, HAT(), example_input=example)._core.channels
+    channels = Learner(model, HAT(), example_input=example).core.channels
     return Gated(model, channels, s_max, steps), channels, example
 
 
@@ -265,12 +265,12 @@ def test_gates_that_are_shut_do_what_narrowing_does(family):
     gated, channels, example = gated_network(family)
     gated.backbone.eval()
     gated.embedding.data = torch.where(gated.embedding > 0, 6.0, -6.0)
-    keep = opened(channels, gated.embedding.detach())
+    keep = select_open_units(channels, gated.embedding.detach())
     gated.embedding.data[keep] = 6.0
     gated.eval()
     x = tasks(example, 1)[0][0][:4]
     learner = Learner(gated.backbone, HAT(), example_input=example)
-    core = learner._core
+    core = learner.core
     narrow = core.blueprint.build(channels.gather(core.blueprint.tensors(), keep))
     narrow.eval()
     with torch.no_grad():
@@ -292,13 +292,13 @@ def test_the_price_is_the_mean_gate_of_units_that_no_earlier_task_has():
     gated.eval()
     gated.embedding.data = torch.linspace(-0.01, 0.01, channels.units)
     wanted = torch.sigmoid(400 * gated.embedding[:4]).mean()
-    assert gated.price(new).item() == pytest.approx(wanted.item(), rel=1e-6)
-    assert gated.price(torch.zeros_like(new)).item() == 0, "when all units are taken, nothing is left to pay for"
+    assert gated.cost(new).item() == pytest.approx(wanted.item(), rel=1e-6)
+    assert gated.cost(torch.zeros_like(new)).item() == 0, "when all units are taken, nothing is left to pay for"
 
 
 def test_hat_holds_what_earlier_tasks_use_while_it_trains(monkeypatch):
     learner = taught(HAT(compressibility=0.1), 1, recipe=Recipe(epochs=10))
-    held, before, fit, seen = learner._core.held("subnet"), dict(learner._core.tensors), Trainer.fit, []
+    held, before, fit, seen = learner.core.frozen_positions("subnet"), dict(learner.core.shared), Trainer.fit, []
 
     def watched(self, module, *args, **kwargs):
         rows = fit(self, module, *args, **kwargs)
@@ -315,12 +315,12 @@ def test_hat_holds_what_earlier_tasks_use_while_it_trains(monkeypatch):
 
 def test_hat_pays_for_new_units_only_and_keeps_embeddings_within_bounds(monkeypatch):
     learner = taught(HAT(compressibility=0.1), 1, recipe=Recipe(epochs=10))
-    free, fit, caught = ~learner._core.committed, Trainer.fit, {}
+    free, fit, caught = ~learner.core.committed_units, Trainer.fit, {}
     assert bool(free.any())
     assert not bool(free.all())
 
     def watched(self, module, *args, **kwargs):
-        caught.update(module=module, loss=kwargs["loss"], before_step=kwargs["before_step"])
+        caught.update(module=module, make_loss=kwargs["make_loss"], before_step=kwargs["before_step"])
         return fit(self, module, *args, **kwargs)
 
     monkeypatch.setattr(Trainer, "fit", watched)
@@ -331,11 +331,11 @@ def test_hat_pays_for_new_units_only_and_keeps_embeddings_within_bounds(monkeypa
     assert gated.embedding.abs().max().item() == 6
     gated.embedding.data = torch.linspace(-0.02, 0.02, len(free))
     wanted = F.cross_entropy(gated(x), y) + 2.0 * gated.gates()[free].mean()
-    assert caught["loss"](gated, x, y).item() == pytest.approx(wanted.item(), rel=1e-5)
+    assert caught["make_loss"](gated)(gated, x, y).item() == pytest.approx(wanted.item(), rel=1e-5)
     for parameter in gated.parameters():
         parameter.grad = torch.full_like(parameter, 1e6)
     gated.embedding.grad = None
-    caught["before_step"](gated)
+    caught["before_step"]()
     assert math.sqrt(sum(float(p.grad.square().sum()) for p in gated.backbone.parameters())) == pytest.approx(10_000, rel=1e-3)
 
 
@@ -346,8 +346,10 @@ def test_without_training_hat_keeps_the_network_whole():
 
 def test_hat_s_tasks_choose_units_freely():
     learner = taught(HAT(compressibility=0.1), 3, recipe=Recipe(epochs=10))
-    core = learner._core
-    assert any(bool((core.keep(0) & ~core.keep(n)).any()) for n in (1, 2)), "a later network need not contain an earlier one"
+    core = learner.core
+    assert any(bool((core.tasks[0].units & ~core.tasks[n].units).any()) for n in (1, 2)), (
+        "a later network need not contain an earlier one"
+    )
     assert learner.size <= 1
 
 
@@ -356,36 +358,36 @@ def test_hat_s_tasks_choose_units_freely():
 
 def test_packnet_takes_its_share_of_every_layer_and_nobody_s_weight_twice():
     learner = taught(PackNet(prune=0.75), 3)
-    core = learner._core
+    core = learner.core
     for name in ("0.weight", "2.weight"):
-        taken, count = core.taken[name], core.taken[name].numel()
+        taken, count = core.ownership.owners[name], core.ownership.owners[name].numel()
         left = count
         for number in range(3):
             wanted = left - round(0.75 * left)
             assert int((taken == number).sum()) == wanted
             left -= wanted
         assert int((taken == 255).sum()) == left
-        assert int(core.tensors[name].count_nonzero()) <= count - left
+        assert int(core.shared[name].count_nonzero()) <= count - left
         for number in range(3):
             network = learner.subnet(str(number)).get_parameter(name)
             assert int(network.count_nonzero()) <= int((taken <= number).sum())
-    assert bool((core.taken["0.bias"] == 0).all()), "biases are the first task's"
+    assert bool((core.ownership.owners["0.bias"] == 0).all()), "biases are the first task's"
 
 
 def test_a_weight_that_was_taken_is_not_taken_again():
-    core = taught(PackNet(prune=0.75), 1)._core
-    everything = {name: torch.ones_like(tensor, dtype=torch.bool) for name, tensor in core.tensors.items()}
+    core = taught(PackNet(prune=0.75), 1).core
+    everything = {name: torch.ones_like(tensor, dtype=torch.bool) for name, tensor in core.shared.items()}
     after = core.commit(
         {name: torch.full(shape, 7.0) for name, shape in core.channels.shapes.items()}, core.channels.all_units(), everything
     )
     assert after.digest(0) == core.digest(0)
-    assert int((after.taken["0.weight"] == 0).sum()) == int((core.taken["0.weight"] == 0).sum()) > 0
+    assert int((after.ownership.owners["0.weight"] == 0).sum()) == int((core.ownership.owners["0.weight"] == 0).sum()) > 0
 
 
 def test_packnet_removes_the_smallest_free_weights():
     weight = torch.tensor([[5.0, -1.0, 3.0], [-4.0, 2.0, 9.0]])
     free = torch.tensor([[True, True, True], [True, True, False]])
-    kept = PackNet(prune=0.6)._largest(weight, free)  # three of five go
+    kept = PackNet(prune=0.6)._select_largest(weight, free)  # three of five go
     assert kept.tolist() == [[True, False, False], [True, False, False]]
 
 
@@ -408,7 +410,7 @@ def test_packnet_leaves_frozen_layers_alone():
 def test_packnet_leaves_every_layer_at_least_one_weight():
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3))
     learner = taught(PackNet(prune=0.999), 1, model, torch.zeros(1, 1, 4, 4))
-    assert int((learner._core.taken["0.weight"] == 0).sum()) == 1
+    assert int((learner.core.ownership.owners["0.weight"] == 0).sum()) == 1
 
 
 # -- UCB ----------------------------------------------------------------------------------------------------------
@@ -449,7 +451,7 @@ def test_means_learn_at_a_rate_scaled_by_the_deviation_that_earlier_tasks_left()
             return step(self, *args, **kwargs)
 
         patch.setattr(torch.optim.SGD, "step", noted)
-        learned = taught(UCB(samples=1), 1, recipe=recipe)._core.memory
+        learned = taught(UCB(samples=1), 1, recipe=recipe).core.memory
         seen.clear()
         grads.clear()
         taught(UCB(samples=1), 2, recipe=recipe)
@@ -467,7 +469,7 @@ def test_the_loss_is_cross_entropy_and_a_share_of_the_divergence(monkeypatch):
     caught, fit = {}, Trainer.fit
 
     def watched(self, module, *args, **kwargs):
-        caught.update(module=module, loss=kwargs["loss"])
+        caught.update(module=module, make_loss=kwargs["make_loss"])
         return fit(self, module, *args, **kwargs)
 
     monkeypatch.setattr(Trainer, "fit", watched)
@@ -475,7 +477,7 @@ def test_the_loss_is_cross_entropy_and_a_share_of_the_divergence(monkeypatch):
     x, y = tasks(VECTOR, 1)[0]
     Learner(chain(), method, example_input=VECTOR).learn(Task("0", (x, y), valid=(x[:9], y[:9])), RECIPE)
     bayesian = caught["module"].train()
-    found = caught["loss"](bayesian, x, y).item()
+    found = caught["make_loss"](bayesian)(bayesian, x, y).item()
     draws = [
         torch.func.functional_call(bayesian.backbone, {n: w[s] for n, w in bayesian.drawn.items()}, (x,)) for s in range(2)
     ]
@@ -486,17 +488,17 @@ def test_the_loss_is_cross_entropy_and_a_share_of_the_divergence(monkeypatch):
 def test_deviations_do_not_decay():
     """Weight decay would pull rho to nought, a deviation of 0.69, and let go of all that was learned."""
     recipe = Recipe(epochs=20, optimizer="sgd", lr=0.05, weight_decay=0.5)
-    rho = taught(UCB(samples=1, kl=0), 1, recipe=recipe)._core.memory["2.weight"]
+    rho = taught(UCB(samples=1, kl=0), 1, recipe=recipe).core.memory["2.weight"]
     assert float(rho.max()) < -2.5
 
 
 def test_deviations_learn_and_are_carried_on():
     learner = taught(UCB(samples=2), 1, recipe=Recipe(epochs=10))
-    rho = learner._core.memory["0.weight"]
+    rho = learner.core.memory["0.weight"]
     assert not torch.allclose(rho, torch.full_like(rho, -3.0), atol=1e-3)
     before = rho.clone()
     learner.learn(Task("again", tasks(VECTOR, 1)[0]), Recipe(epochs=0))
-    assert torch.equal(learner._core.memory["0.weight"], before)
+    assert torch.equal(learner.core.memory["0.weight"], before)
 
 
 # -- STL and joint ------------------------------------------------------------------------------------------------
@@ -550,7 +552,7 @@ def test_joint_training_compares_classes_of_one_task_and_validates_on_all(monkey
         F.cross_entropy(logits[:4, :3], y[:4], reduction="sum")
         + F.cross_entropy(logits[4:, 3:], labels[4:] - 3, reduction="sum")
     ) / 7
-    assert caught["loss"](module, batch, labels).item() == pytest.approx(wanted.item(), rel=1e-5)
+    assert caught["make_loss"](module)(module, batch, labels).item() == pytest.approx(wanted.item(), rel=1e-5)
     parts = [learner._state.data["0"][1], learner._state.data["1"][1]]
     hits = 0
     for part, span in zip(parts, (slice(0, 3), slice(3, 5))):
@@ -565,7 +567,7 @@ def test_joint_training_says_whose_data_it_needs(tmp_path):
     learner.learn(Task("first", first), RECIPE)
     learner.save(tmp_path)
     loaded = Learner.load(tmp_path, chain())
-    with pytest.raises(TaskError, match=r"Joint trains on the data of all tasks; those of 'first' are not at hand.*remember"):
+    with pytest.raises(TaskError, match=r"Joint trains on the data of all tasks; those of 'first' are not available.*remember"):
         loaded.learn(Task("second", second), RECIPE)
     with pytest.raises(TaskError, match="No such task"):
         loaded.remember(Task("other", first))
@@ -574,7 +576,7 @@ def test_joint_training_says_whose_data_it_needs(tmp_path):
     learner.learn(Task("second", second), RECIPE)
     assert loaded.verify() == learner.verify()
     loader = Task("third", DataLoader(TensorDataset(*first), batch_size=10), valid=first)
-    with pytest.raises(DataError, match="which a DataLoader does not let it"):
+    with pytest.raises(DataError, match="which it cannot do with a DataLoader"):
         learner.learn(loader, RECIPE)
 
 

@@ -1,5 +1,7 @@
 """One conformance suite for all methods, found by themselves."""
 
+import copy
+import functools
 import json
 import subprocess
 import sys
@@ -9,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers import with_tests_on_path
 from models import FAMILIES, tasks
 
 import spacecl
@@ -33,11 +36,17 @@ def begun(method, backbone, **options):
     return Learner(make(), method(**options), example_input=example), tasks(example, 3)
 
 
-def taught(method, backbone, **options):
-    learner, stream = begun(method, backbone, **options)
-    for number, data in enumerate(stream):
-        learner.learn(Task(str(number), data), QUICK)
-    return learner, stream[0][0]
+@functools.cache
+def _taught(method, backbone, count):
+    learner, stream = begun(method, backbone) if count == 1 else (copy.copy(_taught(method, backbone, count - 1)), None)
+    stream = stream or tasks(FAMILIES[backbone][1], 3)
+    learner.learn(Task(str(count - 1), stream[count - 1]), QUICK)
+    return learner
+
+
+def taught(method, backbone, count=3):
+    """A learner of a method with some tasks, trained once for all tests, which may learn more or change it; and inputs."""
+    return copy.copy(_taught(method, backbone, count)), tasks(FAMILIES[backbone][1], 3)[0][0]
 
 
 def test_every_method_is_exported():
@@ -55,7 +64,9 @@ def test_a_method_learns_predicts_saves_and_repeats_itself(method, backbone, tmp
     loaded = Learner.load(tmp_path, FAMILIES[backbone][0]())
     assert all(torch.equal(loaded.logits(x, task), learner.logits(x, task)) for task in learner.tasks)
     assert (loaded.size, loaded.storage, loaded.method) == (learner.size, learner.storage, learner.method)
-    again, _ = taught(method, backbone)
+    again, stream = begun(method, backbone)
+    for number, data in enumerate(stream):
+        again.learn(Task(str(number), data), QUICK)
     assert again.verify() == learner.verify(), "the same seed gave other bits"
     assert again.storage == learner.storage
 
@@ -64,10 +75,9 @@ def test_a_method_learns_predicts_saves_and_repeats_itself(method, backbone, tmp
 @every_backbone
 def test_a_method_goes_on_in_the_middle_to_the_same_bits(method, backbone, tmp_path):
     """After a crash in every epoch of the third task, in a learner that was loaded from disk each time."""
-    whole, _ = taught(method, backbone)
-    learner, stream = begun(method, backbone)
-    for number, data in enumerate(stream[:2]):
-        learner.learn(Task(str(number), data), QUICK)
+    undisturbed, _ = taught(method, backbone)
+    learner, _ = taught(method, backbone, count=2)
+    stream = tasks(FAMILIES[backbone][1], 3)
     learner.save(tmp_path / "saved")
     epochs = sum(learner.method.plan(QUICK, 2).values())
     assert epochs >= 2
@@ -87,7 +97,7 @@ def test_a_method_goes_on_in_the_middle_to_the_same_bits(method, backbone, tmp_p
             learner.learn(Task("2", stream[2]), QUICK, checkpoint=tmp_path / "kept", on_epoch=stop)
         assert learner.tasks == ("0", "1"), "an interrupted step changed something"
     record = learner.learn(Task("2", stream[2]), QUICK, checkpoint=tmp_path / "kept")
-    assert learner.verify() == whole.verify()
+    assert learner.verify() == undisturbed.verify()
     assert len(record.history) == epochs
 
 
@@ -108,8 +118,8 @@ def test_a_method_attaches_to_every_family_of_models(method, family):
 
 @every_method
 def test_a_method_says_truly_whether_it_forgets(method):
-    learner, (first, second, _) = begun(method, "convnet")
-    learner.learn(Task("0", first), QUICK)
+    learner, _ = taught(method, "convnet", count=1)
+    first, second, _ = tasks(FAMILIES["convnet"][1], 3)
     before = learner.logits(first[0], "0")
     learner.learn(Task("1", second), QUICK)
     assert torch.equal(learner.logits(first[0], "0"), before) is not method.forgets
@@ -148,7 +158,7 @@ def test_sizes_and_operations_are_those_of_the_networks_themselves(method, backb
     """Counted here by hand, from the networks that the learner hands out."""
     learner, _ = taught(method, backbone)
     example, full = FAMILIES[backbone][1], learner.full()
-    head = learner._core.blueprint.head
+    head = learner.core.blueprint.head
     networks = {task: learner.subnet(task) for task in learner.tasks}
     for task, network in networks.items():
         assert learner.records[task].parameters == sum(p.numel() for p in network.parameters())
@@ -158,19 +168,23 @@ def test_sizes_and_operations_are_those_of_the_networks_themselves(method, backb
         else:
             assert multiply_adds(network, example) < multiply_adds(full, example)
     counted = {name: p.numel() for name, p in full.named_parameters() if not name.startswith(f"{head}.")}
-    core = learner._core
+    core = learner.core
     places = {name: torch.arange(size).reshape(core.channels.shapes[name]) for name, size in counted.items()}
     used = 0
     for name, numbers in places.items():
         values, union = [], set()
         for number, network in enumerate(networks.values()):
             weight = network.get_parameter(name).detach()
-            if name in core.own[number]:
+            if name in core.tasks[number].private:
                 values += [] if any(torch.equal(weight, other) for other in values) else [weight]
             else:
-                where = core.channels.gather({name: numbers}, core.keep(number))[name]
+                where = core.channels.gather({name: numbers}, core.tasks[number].units)[name]
                 assert where.shape == weight.shape, "the network has these positions and no others"
-                union |= set(where[core.taken[name] <= number].tolist() if name in core.taken else where.flatten().tolist())
+                union |= set(
+                    where[core.ownership.owners[name] <= number].tolist()
+                    if name in core.ownership.masks
+                    else where.flatten().tolist()
+                )
         used += len(union) + sum(weight.numel() for weight in values)
     assert learner.size == pytest.approx(used / sum(counted.values()))
     if method in (spacecl.STL, spacecl.FineTune, spacecl.EWC, spacecl.UCB, spacecl.LwF, spacecl.Joint):
@@ -245,7 +259,9 @@ def test_a_learner_goes_on_with_no_other_method_than_it_had(method, tmp_path):
     learner, _ = taught(method, "chain")
     learner.save(tmp_path)
     other = spacecl.FineTune() if method is not spacecl.FineTune else spacecl.SPACE()
-    with pytest.raises(ConfigError, match=f"was learned with {method.__name__}; it cannot go on with {type(other).__name__}"):
+    with pytest.raises(
+        ConfigError, match=f"was learned with {method.__name__}; it cannot continue with {type(other).__name__}"
+    ):
         Learner.load(tmp_path, FAMILIES["chain"][0](), method=other)
     Learner.load(tmp_path, FAMILIES["chain"][0](), method=method())
 
@@ -253,14 +269,16 @@ def test_a_learner_goes_on_with_no_other_method_than_it_had(method, tmp_path):
 @every_method
 def test_every_option_is_checked_when_it_is_given(method):
     for option in fields(method):
-        with pytest.raises(ConfigError, match=f"{method.__name__} cannot be used like this.*{option.name}|{option.name}"):
+        with pytest.raises(ConfigError, match=f"Invalid {method.__name__} options: {option.name}='much' must be"):
             method(**{option.name: "much"})
 
 
 def test_methods_learn_in_two_processes_as_one(tmp_path):
     """All methods in two processes: both end with the same bits, and those that never forget have not."""
     script = Path(__file__).parent / "methods_together.py"
-    done = subprocess.run([sys.executable, script, str(tmp_path)], capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        [sys.executable, script, str(tmp_path)], capture_output=True, text=True, timeout=600, env=with_tests_on_path()
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1))
     assert first.keys() == METHODS.keys()

@@ -5,7 +5,7 @@ import torch
 from lightning_fabric import Fabric
 from models import ConvNet
 
-from spacecl.methods.space.moments import Moments, collect
+from spacecl.methods.space.moments import Moments, collect_moments
 from spacecl.structure.channels import trace
 
 
@@ -36,7 +36,7 @@ def test_moments_at_readers_and_outputs_are_those_of_the_stored_activations():
     model = ConvNet().eval()
     channels = trace(model, torch.zeros(1, 3, 8, 8), "fc")
     batches = [torch.randn(5, 3, 8, 8) for _ in range(3)]
-    found = collect(model, [*channels.readings, *channels.outputs], batches, Fabric(accelerator="cpu", devices=1))
+    found = collect_moments(model, [*channels.readings, *channels.outputs], batches, Fabric(accelerator="cpu", devices=1))
     x = torch.cat(batches)
     conv1 = model.conv1(x)
     read2 = torch.nn.functional.max_pool2d(torch.relu(model.norm1(conv1)), 2)
@@ -62,6 +62,6 @@ def test_collecting_leaves_the_module_as_it_was():
     model = ConvNet().train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     channels = trace(ConvNet().eval(), torch.zeros(1, 3, 8, 8), "fc")
-    collect(model, channels.readings, [torch.randn(4, 3, 8, 8)], Fabric(accelerator="cpu", devices=1))
+    collect_moments(model, channels.readings, [torch.randn(4, 3, 8, 8)], Fabric(accelerator="cpu", devices=1))
     assert model.training
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())

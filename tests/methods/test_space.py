@@ -9,8 +9,8 @@ from torch import nn
 
 import spacecl
 from spacecl import SPACE, Learner, Recipe, Task
-from spacecl.methods.space.compensation import compensated
-from spacecl.methods.space.moments import collect
+from spacecl.methods.space.compensation import compensate
+from spacecl.methods.space.moments import collect_moments
 from spacecl.structure.blueprint import named_tensors
 from spacecl.structure.channels import trace
 
@@ -30,7 +30,7 @@ def narrowing():
     model = chain().eval()
     channels = trace(model, VECTOR, "4")
     x = torch.randn(400, 6)
-    moments = collect(model, channels.readings, [x], Fabric(accelerator="cpu", devices=1))
+    moments = collect_moments(model, channels.readings, [x], Fabric(accelerator="cpu", devices=1))
     keep, core = channels.all_units(), torch.zeros(channels.units, dtype=torch.bool)
     first, second = (group.units for group in channels.groups)
     keep[first[[2, 5, 6, 9, 11]]] = False
@@ -43,7 +43,7 @@ def narrowing():
 def test_free_filters_get_the_least_squares_fit_of_what_was_removed(narrowing):
     model, channels, moments, keep, _, read = narrowing
     nothing = torch.zeros_like(keep)
-    result = compensated(channels, named_tensors(model), moments, keep, nothing, {})
+    result = compensate(channels, named_tensors(model), moments, keep, nothing, {})
     kept = keep[channels.groups[0].units]
     with torch.no_grad():
         target = model[2](read)
@@ -56,7 +56,7 @@ def test_core_filters_change_on_new_channels_only_and_as_little_as_the_fit_asks(
     model, channels, moments, keep, core, read = narrowing
     tensors = named_tensors(model)
     held = {name: channels.mask(name, core) for name in channels.shared}
-    result = compensated(channels, tensors, moments, keep, core, held)
+    result = compensate(channels, tensors, moments, keep, core, held)
     assert all(torch.equal(result[name][mask], tensors[name][mask]) for name, mask in held.items()), "a held position changed"
     units = channels.groups[0].units
     new, removed = keep[units] & ~core[units], ~keep[units]
@@ -71,10 +71,10 @@ def test_compensation_reaches_through_a_flatten():
     model = nn.Sequential(nn.Conv2d(3, 24, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(24 * 64, 3))
     x = nn.functional.interpolate(torch.randn(600, 3, 2, 2), size=8, mode="bilinear")
     data, errors = (x, torch.zeros(600, dtype=torch.int64)), {}
-    for compensate in (True, False):
-        small, _ = spacecl.compress(model, data, 0.9, example_input=IMAGE, recipe=STILL, compensate=compensate)
+    for on in (True, False):
+        small, _ = spacecl.compress(model, data, 0.9, example_input=IMAGE, recipe=STILL, compensate=on)
         with torch.no_grad():
-            errors[compensate] = float((small(x) - model(x)).square().mean())
+            errors[on] = float((small(x) - model(x)).square().mean())
     assert errors[True] < 0.5 * errors[False]
 
 
@@ -119,9 +119,9 @@ def test_a_group_with_several_readers_takes_the_most_that_any_needs():
 def test_a_later_task_begins_with_the_last_tasks_norms_on_core_channels():
     learner = Learner(ConvNet(), SPACE(variance=0.7), example_input=IMAGE)
     learner.learn(Task("0", tasks(IMAGE, 1)[0]), Recipe(epochs=2))
-    core = learner._core
-    start, own = core.start(3), core.own[0]
-    kept = core.keep(0)[core.channels.dims["norm1.weight"][0]]
+    core = learner.core
+    start, own = core.initial_tensors(3), core.tasks[0].private
+    kept = core.tasks[0].units[core.channels.dims["norm1.weight"][0]]
     for name in ("weight", "bias", "running_mean", "running_var"):
         assert torch.equal(start[f"norm1.{name}"][kept], own[f"norm1.{name}"])
     assert torch.equal(start["norm1.weight"][~kept], torch.ones(int((~kept).sum())))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from spacecl.methods.space.spectrum import analyse, pivot, pseudo_inverse, regress, share
+from spacecl.methods.space.spectrum import analyze_residual, explained_fraction, pivot, pseudo_inverse, regress
 
 
 def filters_by_the_paper(activations: np.ndarray, core: int, threshold: float, projection: bool = True) -> int:
@@ -57,7 +57,7 @@ def case(seed: int) -> tuple[np.ndarray, int]:
 def test_new_filters_are_those_that_the_papers_svd_procedure_counts(seed, projection):
     activations, core = case(seed)
     held = torch.arange(activations.shape[1]) < core
-    spectrum = analyse(covariance(activations), held, projection)
+    spectrum = analyze_residual(covariance(activations), held, projection)
     for threshold in (0.5, 0.8, 0.9, 0.99, 0.999):
         assert spectrum.needed(threshold) == filters_by_the_paper(activations, core, threshold, projection), threshold
 
@@ -65,21 +65,21 @@ def test_new_filters_are_those_that_the_papers_svd_procedure_counts(seed, projec
 def test_without_a_core_it_is_plain_pca():
     activations, _ = case(7)
     sklearn = pytest.importorskip("sklearn.decomposition")
-    spectrum = analyse(covariance(activations), torch.zeros(activations.shape[1], dtype=torch.bool))
+    spectrum = analyze_residual(covariance(activations), torch.zeros(activations.shape[1], dtype=torch.bool))
     expected = sklearn.PCA().fit(activations).explained_variance_ratio_
     np.testing.assert_allclose(spectrum.explained_variance_ratio[: len(expected)], expected, atol=1e-12)
-    assert spectrum.core_ratio == 0
+    assert spectrum.core_explained == 0
 
 
 def test_a_core_of_all_channels_leaves_nothing_to_add():
     activations, _ = case(8)
-    spectrum = analyse(covariance(activations), torch.ones(activations.shape[1], dtype=torch.bool))
+    spectrum = analyze_residual(covariance(activations), torch.ones(activations.shape[1], dtype=torch.bool))
     assert spectrum.needed(1.0) == 0
     assert spectrum.explained(0) == 1.0
 
 
 def test_a_dead_layer_needs_no_filters():
-    spectrum = analyse(torch.zeros(5, 5), torch.tensor([True, False, False, False, False]))
+    spectrum = analyze_residual(torch.zeros(5, 5), torch.tensor([True, False, False, False, False]))
     assert spectrum.needed(1.0) == 0
     assert pivot([spectrum], 2) == [0, 1]
 
@@ -88,8 +88,8 @@ def test_a_residual_that_the_core_explains_fully_needs_no_filters():
     rng = np.random.default_rng(0)
     core = rng.normal(size=(300, 4))
     activations = np.concatenate([core, core @ rng.normal(size=(4, 6))], 1)
-    spectrum = analyse(covariance(activations), torch.arange(10) < 4)
-    assert spectrum.core_ratio == pytest.approx(1)
+    spectrum = analyze_residual(covariance(activations), torch.arange(10) < 4)
+    assert spectrum.core_explained == pytest.approx(1)
     assert spectrum.needed(1.0) == 0
 
 
@@ -97,14 +97,16 @@ def test_projection_never_asks_for_more_filters_than_without_it():
     for seed in range(40):
         activations, core = case(seed)
         held = torch.arange(activations.shape[1]) < core
-        assert analyse(covariance(activations), held).needed(0.95) <= analyse(covariance(activations), held, False).needed(0.95)
+        assert analyze_residual(covariance(activations), held).needed(0.95) <= analyze_residual(
+            covariance(activations), held, False
+        ).needed(0.95)
 
 
 def test_pivoting_explains_what_a_greedy_search_over_regressions_explains():
     rng = np.random.default_rng(3)
     activations = rng.normal(size=(500, 5)) @ rng.normal(size=(5, 9)) + 0.1 * rng.normal(size=(500, 9))
     matrix = covariance(activations)
-    chosen = pivot([analyse(matrix, torch.zeros(9, dtype=torch.bool))], 4)
+    chosen = pivot([analyze_residual(matrix, torch.zeros(9, dtype=torch.bool))], 4)
     centred = activations - activations.mean(0)
     greedy: list[int] = []
     for _ in range(4):
@@ -118,8 +120,8 @@ def test_pivoting_explains_what_a_greedy_search_over_regressions_explains():
 
 
 def test_pivoting_over_several_places_serves_them_together():
-    first = analyse(torch.diag(torch.tensor([3.0, 2.0, 1.0])), torch.zeros(3, dtype=torch.bool))
-    second = analyse(torch.diag(torch.tensor([0.0, 1.0, 9.0])), torch.zeros(3, dtype=torch.bool))
+    first = analyze_residual(torch.diag(torch.tensor([3.0, 2.0, 1.0])), torch.zeros(3, dtype=torch.bool))
+    second = analyze_residual(torch.diag(torch.tensor([0.0, 1.0, 9.0])), torch.zeros(3, dtype=torch.bool))
     assert pivot([first], 1) == [0]
     assert pivot([second], 1) == [2]
     assert pivot([first, second], 2) == [2, 0]
@@ -146,20 +148,20 @@ def test_the_share_of_some_channels_is_what_a_regression_on_them_explains():
         left = rows - rows[:, some] @ torch.linalg.lstsq(rows[:, some], rows).solution
         explained = 1 - float(left.square().sum() / rows.square().sum())
         assert 0.1 < explained < 0.99
-        assert share(rows.T @ rows / 399, mask) == pytest.approx(explained)
-    assert share(rows.T @ rows / 399, torch.ones(9, dtype=torch.bool)) == pytest.approx(1)
-    assert share(torch.zeros(3, 3), torch.tensor([True, False, False])) == 1
-    assert share(rows.T @ rows / 399, torch.zeros(9, dtype=torch.bool)) == 0
+        assert explained_fraction(rows.T @ rows / 399, mask) == pytest.approx(explained)
+    assert explained_fraction(rows.T @ rows / 399, torch.ones(9, dtype=torch.bool)) == pytest.approx(1)
+    assert explained_fraction(torch.zeros(3, 3), torch.tensor([True, False, False])) == 1
+    assert explained_fraction(rows.T @ rows / 399, torch.zeros(9, dtype=torch.bool)) == 0
 
 
 def test_a_spectrum_tells_what_it_is_asked():
-    spectrum = analyse(torch.diag(torch.tensor([4.0, 3.0, 2.0, 1.0])), torch.zeros(4, dtype=torch.bool))
-    told = spectrum.told()
+    spectrum = analyze_residual(torch.diag(torch.tensor([4.0, 3.0, 2.0, 1.0])), torch.zeros(4, dtype=torch.bool))
+    told = spectrum.summarize()
     assert told["filters"] == [0, 1, 2, 3, 4]
     assert told["explained"] == pytest.approx([0, 0.4, 0.7, 0.9, 1])
     assert told["needed"]["0.7"] == 2
     assert told["needed"]["0.85"] == 3
     assert told["needed"]["0.999"] == 4
-    many = analyse(torch.eye(500), torch.zeros(500, dtype=torch.bool)).told(points=20)
+    many = analyze_residual(torch.eye(500), torch.zeros(500, dtype=torch.bool)).summarize(points=20)
     assert len(many["filters"]) <= 21
     assert (many["filters"][0], many["filters"][-1]) == (0, 500)

@@ -66,8 +66,8 @@ def test_another_head_with_a_digest_to_match_is_found_by_what_the_run_wrote_down
 
     def forge(body, files):
         files["task 1"]["head.bias"] += 1
-        learner._core.own[1]["head.bias"].copy_(files["task 1"]["head.bias"])
-        body["tasks"][1]["digest"] = learner._core.digest(1)
+        learner.core.tasks[1].private["head.bias"].copy_(files["task 1"]["head.bias"])
+        body["tasks"][1]["digest"] = learner.core.digest(1)
 
     rewritten(run / "model", forge)
     code, found = verified(run, capsys)

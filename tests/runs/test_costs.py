@@ -100,7 +100,7 @@ def test_a_network_that_has_grown_is_held_against_the_one_that_was_given():
     assert learner.records["1"].grown
     assert learner.full()[0].out_features == 32
     assert learner.dense(2)[0].out_features == 16
-    weights = {name: mask for name in learner._core.tensors if (mask := learner._core.used(name)) is not None}
+    weights = {name: mask for name in learner.core.shared if (mask := learner.core.used_positions(name)) is not None}
     assert learner.size == pytest.approx(sum(int(mask.sum()) for mask in weights.values()) / (12 * 16 + 16))
     assert learner.size > 1
 

@@ -9,6 +9,7 @@ from models import IMAGE, tasks
 from torch import nn
 
 from spacecl import SPACE, ConfigError, DataError, Learner, Recipe, Task, UnsupportedModelError
+from spacecl.learning.growth import grow
 from spacecl.structure.channels import trace
 from spacecl.structure.validate import check_narrowing, validate_model
 
@@ -274,7 +275,7 @@ def test_what_people_write_is_served(name, tmp_path):
     assert all(torch.equal(loaded.logits(streams[0][0], task), logits) for task, logits in before.items())
     fourth = Task("again", streams[0])
     assert loaded.learn(fourth, QUICK).digest == learner.learn(fourth, QUICK).digest
-    learner._state = replace(learner._state, core=learner._core.grow(1.5))
+    learner._state = replace(learner._state, core=grow(learner.core, 1.5))
     learner.verify()
 
 
@@ -336,10 +337,10 @@ def test_loose_tensors_of_free_channels_begin_as_given():
     learner = Learner(scaled, SPACE(variance=0.6), example_input=VECTOR)
     widths = [learner.learn(Task(str(n), data), Recipe(epochs=4)).widths["a"] for n, data in enumerate(tasks(VECTOR, 3, 300))]
     assert widths[-1] > widths[0]
-    core = learner._core.grow(2)
-    start = core.start(3)
+    core = grow(learner.core, 2)
+    start = core.initial_tensors(3)
     assert float(start["table"].min()) >= 1
-    free = ~core.committed[core.channels.dims["scale"][0]]
+    free = ~core.committed_units[core.channels.dims["scale"][0]]
     assert torch.equal(start["scale"][free], torch.full((int(free.sum()),), 0.7))
 
 
@@ -350,9 +351,9 @@ def test_what_the_user_froze_is_never_changed():
     learner = Learner(model, SPACE(variance=0.6), example_input=VECTOR)
     for number, data in enumerate(tasks(VECTOR, 3, 200)):
         learner.learn(Task(str(number), data), QUICK)
-        core = learner._core
-        used = core.channels.mask("b.weight", core.committed)
-        assert torch.equal(core.tensors["b.weight"][used], weight[used])
+        core = learner.core
+        used = core.channels.mask("b.weight", core.committed_units)
+        assert torch.equal(core.shared["b.weight"][used], weight[used])
     model.requires_grad_(False)
     with pytest.raises(ConfigError, match="nothing to learn"):
         Learner(model, example_input=VECTOR)

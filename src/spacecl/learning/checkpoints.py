@@ -1,4 +1,4 @@
-"""Checkpoints of a task that is being learned: after every epoch, all that the rest of training depends on."""
+"""Checkpoints of a task that is being learned: after every epoch, everything that the rest of training depends on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Tensors = dict[str, Tensor]
 
 @with_config(extra="allow")
 class Epoch(TypedDict):
-    """A finished epoch: means over the training data, and what the validation data say."""
+    """A finished epoch: the mean training loss, and accuracy and loss on the validation data."""
 
     phase: str
     epoch: Count
@@ -36,7 +36,7 @@ class Epoch(TypedDict):
 
 @dataclass(frozen=True)
 class RandomState:
-    """The states of Python's and NumPy's random generators; those of torch are tensors."""
+    """The states of Python's and NumPy's random generators; those of torch are stored as tensors."""
 
     python: tuple[int, tuple[int, ...], float | None]
     numpy: tuple[str, tuple[int, ...], int, int, float]
@@ -44,19 +44,19 @@ class RandomState:
 
 @dataclass(frozen=True)
 class PhaseState:
-    """Where a phase of training stands, but for its tensors."""
+    """The state of a phase of training, without its tensors."""
 
     history: tuple[Epoch, ...]
-    highest: float  # validation accuracy so far
+    highest: float  # best validation accuracy so far
     done: bool
-    rates: tuple[float, ...]  # of learning, per group of parameters
+    rates: tuple[float, ...]  # learning rates, per group of parameters
     schedule: dict[str, Any]
     random: RandomState
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint's manifest says beside the files of tensors: what it belongs to, and where it stands."""
+    """What a checkpoint's manifest says beside the files of tensors: which work it belongs to, and its state."""
 
     identity: dict[str, Any]
     state: PhaseState
@@ -64,26 +64,29 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Checkpointer:
-    """Keeps the state of each phase of a task's learning in a folder; `identity` says what the phases belong to."""
+    """Saves and loads the state of each phase of learning a task, in a folder; `identity` says which work it belongs to."""
 
     folder: Path
     identity: Mapping[str, Any]
-    seen: set[str] = field(default_factory=set)
+    loaded: set[str] = field(default_factory=set)  # phases, each of which is loaded once
 
     def load(self, phase: str) -> tuple[PhaseState, Tensors] | None:
-        """The last state of a phase, or None if it has none yet."""
-        if phase in self.seen:
-            raise SpaceError(f"Two phases of one task are named {phase!r}; checkpoints need names of their own.")
-        self.seen.add(phase)
+        """The last saved state of a phase and its tensors, or None if there is none yet."""
+        if phase in self.loaded:
+            raise SpaceError(f"Two phases of one task are named {phase!r}. Give each a name of its own, for its checkpoint.")
+        self.loaded.add(phase)
         if not (self.folder / phase / store.MANIFEST).exists():
             return None
         body, files = store.load(self.folder / phase, Checkpoint)
-        other = [key for key, value in self.identity.items() if body.identity.get(key) != value]
-        if other:
-            told = "; ".join(f"{key} was {body.identity.get(key)} and is {self.identity[key]}" for key in other)
+        changes = [
+            f"{key} was {body.identity.get(key)} and is {value}"
+            for key, value in self.identity.items()
+            if body.identity.get(key) != value
+        ]
+        if changes:
             raise StoreError(
-                f"{self.folder} holds a checkpoint of other work: {told}. "
-                "Remove the folder to begin anew, or go on with what it was."
+                f"{self.folder} holds a checkpoint of other work: {'; '.join(changes)}. "
+                "Remove the folder to start again, or resume with the settings that it was saved with."
             )
         return body.state, {f"{name}.{key}": tensor for name, file in files.items() for key, tensor in file.items()}
 
@@ -92,22 +95,22 @@ class Checkpointer:
 
 
 def select_prefix(tensors: Tensors, name: str) -> Tensors:
-    """The tensors of one of the files that were saved."""
+    """The tensors whose names begin with `name.`, without it."""
     return {key.removeprefix(f"{name}."): tensor for key, tensor in tensors.items() if key.startswith(f"{name}.")}
 
 
-def randomness(device: torch.device) -> tuple[RandomState, Tensors]:
-    """The state of every generator that training may draw from."""
+def random_state(device: torch.device) -> tuple[RandomState, Tensors]:
+    """The state of every random generator that training may draw from."""
     name, keys, *rest = np.random.get_state()
-    found = {"torch": torch.get_rng_state()}
+    tensors = {"torch": torch.get_rng_state()}
     if device.type == "cuda":
-        found["device"] = torch.cuda.get_rng_state(device)
+        tensors["device"] = torch.cuda.get_rng_state(device)
     elif device.type == "mps":
-        found["device"] = torch.mps.get_rng_state()
-    return RandomState(random.getstate(), (name, tuple(np.asarray(keys).tolist()), *rest)), found  # type: ignore[arg-type]
+        tensors["device"] = torch.mps.get_rng_state()
+    return RandomState(random.getstate(), (name, tuple(np.asarray(keys).tolist()), *rest)), tensors  # type: ignore[arg-type]
 
 
-def restore_randomness(state: RandomState, tensors: Tensors, device: torch.device) -> None:
+def restore_random_state(state: RandomState, tensors: Tensors, device: torch.device) -> None:
     random.setstate(state.python)
     name, keys, position, has_gauss, gauss = state.numpy
     np.random.set_state((name, np.array(keys, np.uint32), position, has_gauss, gauss))

@@ -1,4 +1,4 @@
-"""What several processes do together."""
+"""What several processes compute together."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def all_sum(fabric: Fabric, tensor: Tensor) -> Tensor:
 
 
 def shards(batches: Iterator[tuple[Tensor, Tensor]], fabric: Fabric) -> Iterator[tuple[Tensor, Tensor]]:
-    """This process's rows of every batch, on its device. A short last batch that leaves a process one row is left out."""
-    world, usual = fabric.world_size, 0
+    """This process's rows of every batch, on its device. A last batch too short to give every process two rows is dropped."""
+    world, size = fabric.world_size, 0
     for x, y in batches:
-        usual = usual or len(x)
-        if usual < world:
+        size = size or len(x)
+        if size < world:
             raise DataError(f"A batch of {len(x)} cannot be shared by {world} processes. Use a larger batch size.")
-        if len(x) == usual or len(x) >= 2 * world:
+        if len(x) == size or len(x) >= 2 * world:
             x, y = x[fabric.global_rank :: world], y[fabric.global_rank :: world]
             yield x.to(fabric.device, non_blocking=True), y.to(fabric.device, torch.int64, non_blocking=True)

@@ -1,4 +1,4 @@
-"""Freezing: positions of tensors that training may not change, put back after every step."""
+"""Freezing: positions of tensors that training may not change, restored after every step."""
 
 from __future__ import annotations
 
@@ -9,43 +9,48 @@ import torch
 from torch import Tensor, nn
 
 from ..structure.blueprint import named_tensors
-from .trainer import Hook
 
 
-def make_freeze_hook(module: nn.Module, held: Mapping[str, Tensor]) -> Hook | None:
-    """A step hook that puts held positions back to what they are now, to the bit, whatever the optimiser did."""
-    saved = {name: tensor.clone() for name, tensor in named_tensors(module).items() if name in held and bool(held[name].any())}
-    if not saved:
-        return None
-    puts: list[Callable[[], object]] = []
+def make_freeze_hook(module: nn.Module, frozen: Mapping[str, Tensor]) -> Callable[[], None] | None:
+    """A function that restores frozen positions to what they are now, to the bit, whatever an optimizer did to them.
 
-    def put_back(module: nn.Module) -> None:
-        if not puts:  # only now do the tensors lie where training has moved them
-            found = named_tensors(module)
-            puts.extend(_putting(found[name], held[name].to(found[name].device), value) for name, value in saved.items())
-        for put in puts:
-            put()
-
-    return put_back
-
-
-def _putting(tensor: Tensor, mask: Tensor, value: Tensor) -> Callable[[], object]:
-    """What puts a value into a tensor where a mask says: by whole rows, by single elements if they are few, or by bits.
-
-    Each is several times faster in its place than torch.where, which is not vectorised.
+    `frozen` has a mask for every tensor with such positions. The module must be on its device, in the memory format in which
+    it is trained: the function keeps references to its tensors. None if nothing is frozen.
     """
-    value = value.to(tensor)  # training may have another precision
+    tensors = named_tensors(module)
+    restores = [
+        _make_restore(tensors[name], mask.to(tensors[name].device))
+        for name, mask in frozen.items()
+        if name in tensors and bool(mask.any())
+    ]
+    if not restores:
+        return None
+
+    def restore_frozen() -> None:
+        for restore in restores:
+            restore()
+
+    return restore_frozen
+
+
+def _make_restore(tensor: Tensor, mask: Tensor) -> Callable[[], object]:
+    """A function that restores a tensor where a mask is True: by rows, by single elements if they are few, or by bits.
+
+    Each is several times faster in its case than torch.where, which is not vectorized.
+    """
+    value = tensor.clone()
     rows = mask.flatten(1).all(1) if mask.dim() > 1 else mask
     if mask.dim() and int(mask.sum()) == int(rows.sum()) * (mask.numel() // len(mask)):
         index = rows.nonzero()[:, 0]
-        whole = len(index) == len(mask)
-        return partial(tensor.copy_, value) if whole else partial(tensor.index_copy_, 0, index, value[index])
+        if len(index) == len(mask):
+            return partial(tensor.copy_, value)
+        return partial(tensor.index_copy_, 0, index, value[index])
     if 3 * int(mask.sum()) < mask.numel() and tensor.is_contiguous():
         return partial(tensor.put_, mask.flatten().nonzero()[:, 0], value[mask])
     bits = tensor.view(_BITS[tensor.element_size()])
-    free = torch.empty_like(bits).copy_(mask).sub_(1)  # 0 where held, else all ones; in the tensor's own memory format
-    kept = torch.empty_like(bits).copy_(value.view(bits.dtype)).bitwise_and_(free.bitwise_not())
-    return lambda: bits.bitwise_and_(free).bitwise_or_(kept)
+    free = torch.empty_like(bits).copy_(mask).sub_(1)  # 0 where frozen, else all ones; in the tensor's own memory format
+    restored = torch.empty_like(bits).copy_(value.view(bits.dtype)).bitwise_and_(free.bitwise_not())
+    return lambda: bits.bitwise_and_(free).bitwise_or_(restored)
 
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by the bytes of an element

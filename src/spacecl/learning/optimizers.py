@@ -1,26 +1,24 @@
-"""Optimisers and learning-rate schedules, as a recipe names them."""
+"""Optimizers and learning-rate schedules, as a recipe names them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection
+from typing import Any
 
 import torch
 from torch import nn
 
 from .recipe import Recipe
 
-if TYPE_CHECKING:
-    pass
 
-
-def make_optimizer(recipe: Recipe, module: nn.Module) -> torch.optim.Optimizer:
-    """An optimiser of all that learns; weight decay is not for parameters that are marked `undecayed`."""
-    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    parameters: Any = [p for p in trained if not getattr(p, "undecayed", False)]
+def make_optimizer(recipe: Recipe, module: nn.Module, no_decay: Collection[str] = ()) -> torch.optim.Optimizer:
+    """An optimizer of all parameters that require gradients; those named in `no_decay` have no weight decay."""
+    trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+    parameters: Any = [parameter for name, parameter in trained.items() if name not in no_decay]
     if len(parameters) < len(trained):
-        rest = [p for p in trained if getattr(p, "undecayed", False)]
+        rest = [parameter for name, parameter in trained.items() if name in no_decay]
         parameters = [{"params": parameters}, {"params": rest, "weight_decay": 0.0}]
-    fused = not any(getattr(layer, "sparse", False) for layer in module.modules())  # sparse gradients cannot be
+    fused = not any(getattr(layer, "sparse", False) for layer in module.modules())  # fused ones take no sparse gradients
     if recipe.optimizer == "sgd":
         momentum, decay = recipe.momentum, recipe.weight_decay
         return torch.optim.SGD(parameters, recipe.lr, momentum=momentum, weight_decay=decay, fused=fused)
@@ -29,7 +27,7 @@ def make_optimizer(recipe: Recipe, module: nn.Module) -> torch.optim.Optimizer:
 
 
 def make_schedule(recipe: Recipe, optimizer: torch.optim.Optimizer, steps: int) -> torch.optim.lr_scheduler.LRScheduler:
-    """The learning rate over a phase, moved on after every step, or with "plateau" after every epoch."""
+    """The learning rate over a phase of `steps` steps per epoch; it advances every step, with "plateau" every epoch."""
     schedules = torch.optim.lr_scheduler
     total = max(1, recipe.epochs * steps)
     if recipe.schedule == "one-cycle":
@@ -37,7 +35,7 @@ def make_schedule(recipe: Recipe, optimizer: torch.optim.Optimizer, steps: int) 
         return schedules.OneCycleLR(optimizer, recipe.lr, total_steps=length, pct_start=0.25, cycle_momentum=False)
     if recipe.schedule == "cosine":
         return schedules.CosineAnnealingLR(optimizer, total)
-    if recipe.schedule == "plateau":  # torch counts the epochs that are borne, the recipe the one that is too many
+    if recipe.schedule == "plateau":  # torch counts the epochs that are tolerated, the recipe the first that is not
         patience = recipe.patience - 1
         return schedules.ReduceLROnPlateau(optimizer, factor=1 / recipe.decay, patience=patience, threshold=0.0, eps=0.0)
     milestones = [epoch * steps for epoch in recipe.milestones] if recipe.schedule == "steps" else []

@@ -2,80 +2,70 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
+from typing import Annotated, Literal
 
-from ..errors import ConfigError
-from ..validation import Rule, faults, integer, number, one_of, plain
+from pydantic import Field
 
-OPTIMIZERS = ("sgd", "adam", "adamw")
-SCHEDULES = ("one-cycle", "cosine", "steps", "plateau", "constant")
-AUGMENTATIONS = ("none", "flip", "shift", "flip-shift")
+from ..options import Description, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, option, options
+
+Schedule = Literal["one-cycle", "cosine", "steps", "plateau", "constant"]
+Milestones = Annotated[
+    tuple[Annotated[int, Field(strict=True, ge=1)], ...], Field(strict=False), Description("a list of epochs, from 1")
+]
 
 
-@dataclass(frozen=True)
+@options
 class Recipe:
-    """How to train a task. The defaults train a small network well; `retrain_*` left at None follow the training's values.
+    """How to train a task. The defaults train a small network well.
+
+    The `retrain_*` options are those of the second phase, in which the narrowed network is trained.
 
     >>> Recipe(epochs=5, optimizer="sgd", lr=0.05).for_retraining().epochs
     3
     """
 
-    epochs: int = 20
-    batch_size: int = 64
-    optimizer: str = "adamw"  # "sgd", "adam" or "adamw"
-    lr: float = 2e-3
-    momentum: float = 0.9  # of SGD
-    weight_decay: float = 0.0
-    schedule: str = "one-cycle"  # "one-cycle", "cosine", "steps", "plateau" or "constant"
-    milestones: tuple[int, ...] = ()  # epochs after which schedule="steps" lowers the rate
-    decay: float = 10.0  # what "steps" and "plateau" divide the rate by
-    patience: int = 5  # epochs without a lower validation loss after which "plateau" lowers the rate
-    stop_lr: float = 0.0  # training ends when "plateau" would go below this rate
-    augment: str = "none"  # of training images: "none", "flip", "shift" or "flip-shift"
-    keep: str = "best"  # the epoch to end with: "best" on the validation data, or "last"
-    retrain_epochs: int | None = None  # half of `epochs`, rounded up
-    retrain_lr: float | None = None
-    retrain_schedule: str | None = None
-    retrain_milestones: tuple[int, ...] | None = None
-
-    def __post_init__(self) -> None:
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        given = {name: value for name, value in given.items() if value is not None or not name.startswith("retrain_")}
-        wrong = faults(given, {name: _RULES[name.removeprefix("retrain_")] for name in given})
-        if wrong:
-            raise ConfigError(f"This recipe cannot be used: {'; '.join(wrong)}.")
-        for name, value in given.items():
-            value = tuple(map(int, value)) if name.endswith("milestones") else plain(value)
-            object.__setattr__(self, name, value)
+    epochs: NonNegativeInt = option(default=20, help="epochs of training for each task")
+    batch_size: PositiveInt = option(default=64, help="examples in a training step")
+    optimizer: Literal["sgd", "adam", "adamw"] = option(default="adamw", help="the optimizer")
+    lr: PositiveFloat = option(default=2e-3, help="learning rate; the peak with one-cycle, the start with every other schedule")
+    momentum: Annotated[float, Field(ge=0, lt=1)] = option(default=0.9, help="momentum of sgd; the others ignore it")
+    weight_decay: NonNegativeFloat = option(default=0.0, help="weight decay")
+    schedule: Schedule = option(default="one-cycle", help="how the learning rate changes during training")
+    milestones: Milestones = option(
+        default=(), help="with schedule=steps, the epochs after which the learning rate is divided by decay"
+    )
+    decay: Annotated[float, Field(gt=1)] = option(
+        default=10.0, help="what the schedules steps and plateau divide the learning rate by"
+    )
+    patience: PositiveInt = option(
+        default=5, help="with schedule=plateau, epochs without a lower validation loss before the learning rate is divided"
+    )
+    stop_lr: NonNegativeFloat = option(
+        default=0.0, help="with schedule=plateau, training ends when the learning rate falls below this"
+    )
+    augment: Literal["none", "flip", "shift", "flip-shift"] = option(
+        default="none", help="random changes of training images: mirrored, shifted by up to 2 pixels, or both"
+    )
+    keep: Literal["best", "last"] = option(
+        default="best", help="keep the epoch with the best validation accuracy, or the last one"
+    )
+    retrain_epochs: NonNegativeInt | None = option(default=None, help="epochs of retraining; None: half of epochs, rounded up")
+    retrain_lr: PositiveFloat | None = option(default=None, help="learning rate of retraining; None: that of training")
+    retrain_schedule: Schedule | None = option(default=None, help="schedule of retraining; None: that of training")
+    retrain_milestones: Milestones | None = option(default=None, help="milestones of retraining; None: those of training")
 
     def over(self, epochs: int) -> Recipe:
-        """The same recipe with other epochs, its milestones moved along.
+        """The same recipe with another number of epochs, and its milestones scaled.
 
         >>> Recipe(epochs=10, schedule="steps", milestones=(5, 8)).over(20).milestones
         (10, 16)
         """
-        share = epochs / self.epochs if self.epochs else 1.0
-        return replace(self, epochs=epochs, milestones=tuple(max(1, round(share * epoch)) for epoch in self.milestones))
+        ratio = epochs / self.epochs if self.epochs else 1.0
+        return replace(self, epochs=epochs, milestones=tuple(max(1, round(ratio * epoch)) for epoch in self.milestones))
 
     def for_retraining(self) -> Recipe:
         """The recipe of the second phase, in which the narrowed network is trained."""
-        own = {field.name: getattr(self, f"retrain_{field.name}", None) for field in fields(self)}
-        own["epochs"] = -(-self.epochs // 2) if self.retrain_epochs is None else self.retrain_epochs
-        return replace(self, **{name: value for name, value in own.items() if value is not None})
-
-
-_RULES: dict[str, Rule] = {
-    "epochs": integer(0),
-    "batch_size": integer(1),
-    "optimizer": one_of(OPTIMIZERS),
-    "lr": number(lambda v: v > 0, "above 0"),
-    "momentum": number(lambda v: 0 <= v < 1, "in [0, 1)"),
-    "weight_decay": number(lambda v: v >= 0, "at least 0"),
-    "schedule": one_of(SCHEDULES),
-    "milestones": (lambda v: isinstance(v, (tuple, list)) and all(integer(1)[0](e) for e in v), "a list of epochs, from 1"),
-    "decay": number(lambda v: v > 1, "above 1"),
-    "patience": integer(1),
-    "stop_lr": number(lambda v: v >= 0, "at least 0"),
-    "augment": one_of(AUGMENTATIONS),
-    "keep": one_of(("best", "last")),
-}
+        values = {field.name: getattr(self, f"retrain_{field.name}", None) for field in fields(self)}
+        values["epochs"] = -(-self.epochs // 2) if self.retrain_epochs is None else self.retrain_epochs
+        return replace(self, **{name: value for name, value in values.items() if value is not None})

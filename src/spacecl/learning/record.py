@@ -1,46 +1,19 @@
-"""What passes between the learner and a method: the job of learning one task, and the record of what came of it."""
+"""The record of one learned task."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any
 
-import torch
-from pydantic import Field
-from torch import Tensor
+from pydantic import AliasChoices, Field
 from typing_extensions import TypedDict
 
 from ..data.task import check_class_names, check_name
-from ..data.task_data import Data
 from ..documents import Count, Fraction, NonNegative, Sha256
-from ..errors import DataError
+from ..errors import DataError, renamed
+from .analysis import LayerSpectrum
 from .checkpoints import Epoch
-from .trainer import Trainer
-
-
-@dataclass(frozen=True)
-class TaskContext:
-    """One task to be learned: checked data, the number of classes, and the means to train."""
-
-    name: str
-    train: Data
-    valid: Data
-    classes: int
-    trainer: Trainer
-    before: tuple[tuple[Data, Data], ...] = ()  # training and validation data of earlier tasks, for methods that need them
-
-    def examples(self, count: int) -> Iterator[Tensor]:
-        """Inputs of random training examples in batches, this process's share of them."""
-        order = torch.Generator().manual_seed(self.trainer.seed + 1)
-        fabric, seen = self.trainer.fabric, 0
-        for x, _ in self.train.batches(100, order):
-            part = x[: count - seen][fabric.global_rank :: fabric.world_size]
-            if len(part):
-                yield self.train.finish(part.to(fabric.device))
-            seen += len(x)
-            if seen >= count:
-                return
 
 
 class Picture(TypedDict):
@@ -53,28 +26,30 @@ class Picture(TypedDict):
     order: list[Count] | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TaskRecord:
-    """What learning one task came to. Layers go by their dotted names; all values can be written as JSON."""
+    """The result of learning one task. Layers go by their dotted names; all values can be written as JSON."""
 
     name: str
     classes: Annotated[int, Field(ge=1, lt=2**31)]
     class_names: tuple[str, ...] | None
     accuracy: Fraction  # of the committed network, on the validation data
     digest: Sha256  # of every bit of the task's network
-    widths: Mapping[str, Count]  # output channels that the task's network has in each layer
+    widths: Mapping[str, Count]  # output channels of each layer in the task's network
     parameters: Count  # of the task's network, its head included
-    size: NonNegative  # of all networks so far, as a share of the full backbone
-    explained: Mapping[str, float] = field(default_factory=dict)  # share of the residual's variance, as the threshold has it
-    core_ratio: Mapping[str, float] = field(default_factory=dict)  # share of it by the core alone
-    samples: Mapping[str, int] = field(default_factory=dict)  # rows that the analysis of each layer rests on
-    spectrum: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # what the analysis saw in each layer
-    used: Mapping[str, Count] = field(default_factory=dict)  # output channels of each layer that any task so far has
+    size: NonNegative  # of all networks so far, as a fraction of the full backbone
+    explained: Mapping[str, float] = field(default_factory=dict)  # share of the residual's variance, by core and new filters
+    core_explained: Annotated[  # share of it by the core alone; `core_ratio` in files of version 0.1
+        Mapping[str, float], Field(validation_alias=AliasChoices("core_explained", "core_ratio"))
+    ] = field(default_factory=dict)
+    samples: Mapping[str, int] = field(default_factory=dict)  # rows that the analysis of each layer is based on
+    spectrum: Mapping[str, LayerSpectrum] = field(default_factory=dict)  # what the analysis saw in each layer
+    used: Mapping[str, Count] = field(default_factory=dict)  # output channels of each layer that the tasks so far use
     full: tuple[str, ...] = ()  # layers that had no free channel left when the task began
     grown: bool = False  # whether the network was made larger for this task
-    pictures: Picture | None = None  # how pictures become inputs (Images.told), where it was taught with Images
+    pictures: Picture | None = None  # how pictures become inputs, where the task was learned from Images
     seconds: Mapping[str, float] = field(default_factory=dict)  # by phase
-    history: tuple[Epoch, ...] = ()  # a row per epoch
+    history: tuple[Epoch, ...] = ()  # an entry per epoch
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -88,13 +63,13 @@ class TaskRecord:
         """What the classes are called: their numbers, where they have no names."""
         return self.class_names or tuple(map(str, range(self.classes)))
 
+    core_ratio = renamed("core_ratio", "core_explained")
+
+    def __repr__(self) -> str:
+        return (
+            f"<TaskRecord {self.name!r}: {self.classes} classes, accuracy {self.accuracy:.2%}, "
+            f"{self.parameters:,} parameters, size {self.size:.3f}>"
+        )
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
-
-
-def told(history: Iterable[Mapping[str, Any]], **seconds: float) -> dict[str, Any]:
-    """Epochs as fields of a TaskRecord: the rows, and the seconds of every phase, whichever process trained them."""
-    rows, spent = tuple(history), dict(seconds)
-    for row in rows:
-        spent[row["phase"]] = spent.get(row["phase"], 0.0) + row["seconds"]
-    return {"history": rows, "seconds": spent}

@@ -1,4 +1,4 @@
-"""What a learner has committed, as JSON and sets of tensors, and back."""
+"""A learner's tasks as JSON and sets of tensors, and back."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from ..structure.blueprint import named_tensors
 from ..structure.channels import Tensors
 from .checkpoints import select_prefix
 from .core import Core
+from .growth import resize
+from .ownership import CommittedTask, WeightOwnership
 from .record import Picture, TaskRecord
 
 
 @dataclass(frozen=True)
-class UsedMethod:
-    """The method that a learner was taught by."""
+class SavedMethod:
+    """The method that a learner uses, with its options."""
 
     name: str
     options: dict[str, Any]
@@ -33,7 +35,7 @@ class UsedMethod:
 class SavedLearner:
     """What a saved learner's manifest says beside the files of tensors."""
 
-    method: UsedMethod
+    method: SavedMethod
     seed: Annotated[int, Field(ge=0, lt=2**40)]
     torch: str  # the version that traced the model
     head: str
@@ -47,14 +49,11 @@ class SavedLearner:
     def __post_init__(self) -> None:
         names = [record.name for record in self.tasks]
         if len(set(names)) < len(names):
-            raise DataError(f"a task's name is there twice in {names}.")
+            raise DataError(f"two tasks have the same name in {names}.")
 
 
-Saved = tuple[dict[str, Any], dict[str, Tensors]]
-
-
-def to_files(core: Core, records: Iterable[TaskRecord]) -> Saved:
-    """A core and the records of its tasks: a body for the manifest, and tensors in common and of each task."""
+def to_files(core: Core, records: Iterable[TaskRecord]) -> tuple[dict[str, Any], dict[str, Tensors]]:
+    """A core and the records of its tasks: a body for the manifest, and one set of shared and one of each task's tensors."""
     blueprint = core.blueprint
     body = {
         "torch": torch.__version__,
@@ -63,162 +62,172 @@ def to_files(core: Core, records: Iterable[TaskRecord]) -> Saved:
         "units": [len(group.units) for group in core.channels.groups],
         "fingerprint": core.channels.fingerprint(),
         "operations": list(core.channels.operations),
-        "tensors": _described(blueprint.module),
+        "tensors": _describe_tensors(blueprint.module),
         "tasks": [record.to_json() for record in records],
     }
-    given = blueprint.tensors()
-    needed = given.keys() - (blueprint.redrawn_names() if core.own else set())  # what later tasks begin with
-    common = {f"core.{name}": tensor for name, tensor in core.tensors.items()}
-    common |= {f"given.{name}": given[name] for name in needed}
-    common |= {f"taken.{name}": tensor for name, tensor in core.taken.items()}
-    common |= {f"memory.{name}": tensor for name, tensor in core.memory.items()}
-    common |= {f"keep.{number}": keep for number, keep in enumerate(core.keeps)}
-    for number, signed in enumerate(core.signatures):
-        common |= {f"signature.{number}.{name}": tensor for name, tensor in signed.items()}
-    own = {f"task {number}": tensors for number, tensors in enumerate(core.own)}
-    return body, {"core": common | {"example": blueprint.example}, **own}
+    initial = blueprint.tensors()
+    needed = initial.keys() - (blueprint.redrawn_names() if core.tasks else set())  # later tasks begin with these
+    shared = {f"core.{name}": tensor for name, tensor in core.shared.items()}
+    shared |= {f"given.{name}": initial[name] for name in needed}
+    shared |= {f"taken.{name}": tensor for name, tensor in core.ownership.masks.items()}
+    shared |= {f"memory.{name}": tensor for name, tensor in core.memory.items()}
+    for number, task in enumerate(core.tasks):
+        shared[f"keep.{number}"] = task.units
+        shared |= {f"signature.{number}.{name}": tensor for name, tensor in task.signature.items()}
+    private = {f"task {number}": task.private for number, task in enumerate(core.tasks)}
+    return body, {"core": shared | {"example": blueprint.example}, **private}
 
 
 def from_files(
     core: Core, body: SavedLearner, files: Mapping[str, Tensors], folder: object
 ) -> tuple[Core, dict[str, TaskRecord]]:
-    """What a saved learner had committed, in the network that `core` has; not verified yet.
+    """The tasks of a saved learner, in the network that `core` has; their digests are not verified yet.
 
-    Every tensor is compared with what the model and the records ask for before anything of its size is made.
+    Every tensor is compared with the model and the records before anything of its size is made.
     """
     sizes, units = [len(group.units) for group in core.channels.groups], list(body.units)
     if len(sizes) == len(units) and any(now > then for now, then in zip(sizes, units)):
-        raise StoreError(f"{folder} was saved from a network with fewer channels than this one has. Load it anew.")
-    tensors = _file(files, "core", folder)
-    count, keeps = len(body.tasks), select_prefix(tensors, "keep")
-    wrong = [f"{name} is missing" for name in core.tensors if f"core.{name}" not in tensors]
-    wrong += [f"keep.{n} is missing" for n in range(count) if str(n) not in keeps]
-    for name, keep in keeps.items():
-        wrong += _misfit(f"keep.{name}", keep, torch.bool, (sum(units),))
-    _refuse(wrong, folder)
-    if sizes != units and len(sizes) == len(units):  # it had grown
+        raise StoreError(f"{folder} was saved from a network with fewer channels than this one. Use Learner.load.")
+    tensors = _get_file(files, "core", folder)
+    numbers, masks = range(len(body.tasks)), select_prefix(tensors, "keep")
+    problems = [f"{name} is missing" for name in core.shared if f"core.{name}" not in tensors]
+    problems += [f"keep.{number} is missing" for number in numbers if str(number) not in masks]
+    for name, mask in masks.items():
+        problems += _compare(f"keep.{name}", mask, torch.bool, (sum(units),))
+    _refuse(problems, folder)
+    if sizes != units and len(sizes) == len(units):  # the network had grown
         try:
-            core = core.resized(units, {name: tensors[f"core.{name}"].shape for name in core.tensors})
+            core = resize(core, units, {name: tensors[f"core.{name}"].shape for name in core.shared})
         except SpaceError as error:
             raise StoreError(f"{folder} is damaged: {error} {RESTORE}") from error
-    same = core.channels.operations == body.operations or torch.__version__ != body.torch
-    if core.channels.fingerprint() != body.fingerprint or not same:
+    same_operations = core.channels.operations == body.operations or torch.__version__ != body.torch
+    if core.channels.fingerprint() != body.fingerprint or not same_operations:
         raise StoreError(
             f"{folder} was saved from another architecture: the tensors are the same, but forward() is not"
             f" (saved with torch {body.torch}, this is {torch.__version__}). Build the model as it was."
         )
-    common = {name: tensors[f"core.{name}"] for name in core.tensors}
-    own = tuple(_file(files, f"task {number}", folder) for number in range(count))
-    taken, memory = select_prefix(tensors, "taken"), select_prefix(tensors, "memory")
-    signed = tuple(select_prefix(tensors, f"signature.{number}") for number in range(count))
-    found = replace(
+    owners = select_prefix(tensors, "taken")
+    tasks = [
+        CommittedTask(
+            units=masks[str(number)],
+            private=_get_file(files, f"task {number}", folder),
+            signature=select_prefix(tensors, f"signature.{number}"),
+        )
+        for number in numbers
+    ]
+    core = replace(
         core,
-        tensors=common,
-        keeps=tuple(keeps[str(number)] for number in range(count)),
-        own=own,
-        taken=taken,
-        memory=memory,
-        signatures=signed,
+        shared={name: tensors[f"core.{name}"] for name in core.shared},
+        tasks=tuple(tasks),
+        ownership=WeightOwnership(owners) if owners else core.ownership,
+        memory=select_prefix(tensors, "memory"),
     )
-    _refuse(_misfits(found, body.tasks), folder)
-    return found, {record.name: record for record in body.tasks}
+    _refuse(_find_problems(core, body.tasks), folder)
+    return core, {record.name: record for record in body.tasks}
 
 
-def given_tensors(files: Mapping[str, Tensors], model: nn.Module, folder: object) -> Tensors:
-    """The tensors that the model began with, as far as they are still needed."""
-    given, shapes = select_prefix(_file(files, "core", folder), "given"), named_tensors(model)
-    wrong = [f"given.{name} belongs to no tensor of the model" for name in given if name not in shapes]
-    for name, tensor in given.items():
-        wrong += _misfit(f"given.{name}", tensor, shapes[name].dtype, shapes[name].shape) if name in shapes else []
-    _refuse(wrong, folder)
-    return given
+def initial_tensors(files: Mapping[str, Tensors], model: nn.Module, folder: object) -> Tensors:
+    """The tensors that the model began with, as far as later tasks need them."""
+    initial, expected = select_prefix(_get_file(files, "core", folder), "given"), named_tensors(model)
+    problems = [f"given.{name} does not belong to the model" for name in initial if name not in expected]
+    for name, tensor in initial.items():
+        if name in expected:
+            problems += _compare(f"given.{name}", tensor, expected[name].dtype, expected[name].shape)
+    _refuse(problems, folder)
+    return initial
 
 
 def example_input(files: Mapping[str, Tensors], folder: object) -> Tensor:
     """The input that the model was traced with."""
-    example = _file(files, "core", folder).get("example")
+    example = _get_file(files, "core", folder).get("example")
     if example is None or example.dim() < 2 or len(example) != 1 or not example.numel():
-        raise StoreError(f"{folder} is damaged: there is no example input in it. {RESTORE}")
+        raise StoreError(f"{folder} is damaged: it has no example input. {RESTORE}")
     return example
 
 
-def _misfits(core: Core, records: Sequence[TaskRecord]) -> list[str]:
-    """What of some tensors does not fit the model, the units that tasks keep, or their records, in words."""
-    given, shapes, channels = core.blueprint.tensors(), core.channels.shapes, core.channels
-    wrong = []
-    for name, tensor in core.tensors.items():
-        wrong += _misfit(f"core.{name}", tensor, given[name].dtype, shapes[name])
-    for name, tensor in core.taken.items():
-        wrong += [f"taken.{name} belongs to no weight"] if name not in core.tensors else []
-        wrong += _misfit(f"taken.{name}", tensor, torch.uint8, shapes.get(name, ()))
+def compare_tensors(saved: Mapping[str, str], model: nn.Module, folder: object) -> None:
+    """Raise StoreError if the tensors of a saved learner, as text, are not those of a model."""
+    here = _describe_tensors(model)
+    problems = [f"{n} is {saved[n]} there and {here[n]} here" for n in saved.keys() & here.keys() if saved[n] != here[n]]
+    problems += [f"{name} is missing here" for name in saved.keys() - here.keys()]
+    problems += [f"{name} is missing there" for name in here.keys() - saved.keys()]
+    if problems:
+        raise StoreError(f"{folder} was saved from another architecture: {_shorten(sorted(problems))}.")
+
+
+def _find_problems(core: Core, records: Sequence[TaskRecord]) -> list[str]:
+    """Tensors that do not fit the model, the units of their task or its record, in words."""
+    initial, shapes, channels = core.blueprint.tensors(), core.channels.shapes, core.channels
+    problems = []
+    for name, tensor in core.shared.items():
+        problems += _compare(f"core.{name}", tensor, initial[name].dtype, shapes[name])
+    owners = core.ownership.masks
+    for name, tensor in owners.items():
+        problems += [f"taken.{name} belongs to no weight"] if name not in core.shared else []
+        problems += _compare(f"taken.{name}", tensor, torch.uint8, shapes.get(name, ()))
+    problems += [f"taken.{name} is missing" for name in core.shared if owners and name not in owners]
     for name, tensor in core.memory.items():
-        for weight in (name, name.partition(".")[2]):  # EWC keeps two of each
-            wrong += _misfit(f"memory.{name}", tensor, tensor.dtype, shapes[weight]) if weight in shapes else []
-    for number, (keep, own, record) in enumerate(zip(core.keeps, core.own, records)):
+        for weight in (name, name.partition(".")[2]):  # EWC stores two of each
+            problems += _compare(f"memory.{name}", tensor, tensor.dtype, shapes[weight]) if weight in shapes else []
+    for number, (task, record) in enumerate(zip(core.tasks, records)):
         where = f"task {number}"
-        lost = channels.private - own.keys()
-        odd = own.keys() - channels.private - core.tensors.keys()
-        wrong += [f"{where} lacks {', '.join(sorted(lost))}"] if lost else []
-        wrong += [f"{where} has {', '.join(sorted(odd))}, which the model has not"] if odd else []
-        for name in own.keys() - odd:
-            expected = tuple(int(size) for size in channels.narrowed_shape(name, keep))
+        missing = channels.private - task.private.keys()
+        unknown = task.private.keys() - channels.private - core.shared.keys()
+        problems += [f"{where} lacks {', '.join(sorted(missing))}"] if missing else []
+        problems += [f"{where} has {', '.join(sorted(unknown))}, which the model does not have"] if unknown else []
+        for name in task.private.keys() - unknown:
+            expected = tuple(int(size) for size in channels.narrowed_shape(name, task.units))
             expected = (record.classes, *expected[1:]) if channels.is_head(name) else expected
-            wrong += _misfit(f"{where}, {name}", own[name], given[name].dtype, expected)
-        wrong += [f"{where}: {text}" for text in find_signature_problems(core.signatures[number], core.blueprint.example)]
-        wrong += [f"{where}: {text}" for text in _misfits_of_picture(record.pictures, core.blueprint.example)]
-    return wrong
+            problems += _compare(f"{where}, {name}", task.private[name], initial[name].dtype, expected)
+        problems += [f"{where}: {text}" for text in find_signature_problems(task.signature, core.blueprint.example)]
+        problems += [f"{where}: {text}" for text in _find_picture_problems(record.pictures, core.blueprint.example)]
+    return problems
 
 
-def _misfits_of_picture(picture: Picture | None, example: Tensor) -> list[str]:
-    """Whether pictures made inputs in this way are of the shape that the model reads."""
+def _find_picture_problems(picture: Picture | None, example: Tensor) -> list[str]:
+    """Why pictures that are preprocessed in this way do not have the shape of the model's inputs, in words."""
     if picture is None:
         return []
     channels, high, wide = picture["pixels"]
     shape = tuple(picture["shape"] or picture["pixels"])
     order = picture["order"]
     fits = channels in (1, shape[0]) and high <= shape[1] and wide <= shape[2] and min(channels, high, wide) >= 1
-    made = shape if order is None else (len(order),)
+    result = shape if order is None else (len(order),)
     scaled = all(
         len(values) in (1, channels) and all(map(math.isfinite, values)) for values in (picture["mean"], picture["std"])
     )
     permuted = order is None or (len(order) == math.prod(shape) and sorted(order) == list(range(len(order))))
-    if fits and scaled and all(picture["std"]) and made == tuple(example.shape[1:]) and permuted:
+    if fits and scaled and all(picture["std"]) and result == tuple(example.shape[1:]) and permuted:
         return []
     return [f"pictures of {picture['pixels']} do not become inputs of {list(example.shape[1:])}"]
 
 
-def _misfit(name: str, tensor: Tensor, dtype: torch.dtype, shape: Sequence[int]) -> list[str]:
+def _compare(name: str, tensor: Tensor, dtype: torch.dtype, shape: Sequence[int]) -> list[str]:
     if tensor.dtype == dtype and tuple(tensor.shape) == tuple(shape):
         return []
-    return [f"{name} is {_in_words(tensor.dtype, tensor.shape)} instead of {_in_words(dtype, shape)}"]
+    return [f"{name} is {_describe(tensor.dtype, tensor.shape)} instead of {_describe(dtype, shape)}"]
 
 
-def _file(files: Mapping[str, Tensors], name: str, folder: object) -> Tensors:
+def _get_file(files: Mapping[str, Tensors], name: str, folder: object) -> Tensors:
     if name not in files:
         raise StoreError(f"{folder} is damaged: its manifest lists no tensors of {name!r}. {RESTORE}")
     return files[name]
 
 
-def _refuse(wrong: Sequence[str], folder: object) -> None:
-    if wrong:
-        more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
-        raise StoreError(f"{folder} is damaged: {'; '.join(wrong[:5])}{more}. {RESTORE}")
+def _refuse(problems: Sequence[str], folder: object) -> None:
+    if problems:
+        raise StoreError(f"{folder} is damaged: {_shorten(problems)}. {RESTORE}")
 
 
-def _in_words(dtype: torch.dtype, shape: Sequence[int]) -> str:
+def _shorten(problems: Sequence[str]) -> str:
+    more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
+    return f"{'; '.join(problems[:5])}{more}"
+
+
+def _describe(dtype: torch.dtype, shape: Sequence[int]) -> str:
     return f"{str(dtype).removeprefix('torch.')} {list(shape)}"
 
 
-def _described(model: nn.Module) -> dict[str, str]:
+def _describe_tensors(model: nn.Module) -> dict[str, str]:
     """Every tensor of a model as text, such as `float32 [8, 3, 3, 3]`."""
-    return {name: _in_words(tensor.dtype, tensor.shape) for name, tensor in named_tensors(model).items()}
-
-
-def compare_tensors(saved: Mapping[str, str], model: nn.Module, folder: object) -> None:
-    given = _described(model)
-    wrong = [f"{n} is {saved[n]} there and {given[n]} here" for n in saved.keys() & given.keys() if saved[n] != given[n]]
-    wrong += [f"{name} is missing here" for name in saved.keys() - given.keys()]
-    wrong += [f"{name} is missing there" for name in given.keys() - saved.keys()]
-    if wrong:
-        more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
-        raise StoreError(f"{folder} was saved from another architecture: {'; '.join(sorted(wrong)[:5])}{more}.")
+    return {name: _describe(tensor.dtype, tensor.shape) for name, tensor in named_tensors(model).items()}

@@ -1,37 +1,19 @@
-"""What a learner knows, as one value that is replaced in one step; and what a method is."""
+"""What a learner knows, as one value that is replaced in one step."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import nn
 
 from ..data.task_data import Data
 from ..errors import TaskError
-from ..structure.channels import Channels
 from ..validation import show
 from .core import Core
-from .recipe import Recipe
-from .record import TaskContext, TaskRecord
-
-
-class Method(Protocol):
-    """What a continual-learning method is: hyperparameters, a check, and a way to learn one task more."""
-
-    forgets: ClassVar[bool]  # whether learning a task may change the networks of earlier ones
-    needs_data: ClassVar[bool]  # whether the data of earlier tasks are needed to learn one more
-
-    def check(self, channels: Channels) -> None:
-        """Raise ConfigError if these hyperparameters do not fit the model."""
-
-    def plan(self, recipe: Recipe, number: int) -> dict[str, int]:
-        """The epochs of every phase of learning a task when so many have been learned before it."""
-
-    def learn(self, core: Core, job: TaskContext) -> tuple[Core, dict[str, Any]]:
-        """Return the core with the task committed, and fields of its TaskRecord. The core given is never changed."""
+from .method import Method
+from .record import TaskRecord
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,18 +1,17 @@
-"""Plain fine-tuning: every task trains the whole network on. Nothing protects earlier tasks: the floor."""
+"""Plain fine-tuning: every task trains the whole network further. Nothing protects earlier tasks: the lower bound."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from ..learning.context import TaskContext
 from ..learning.core import Core
-from ..learning.recipe import Recipe
-from ..learning.record import TaskContext, told
-from ..structure.channels import Channels
+from ..learning.method import Learned, Method
+from ..options import options
 
 
-@dataclass(frozen=True)
-class FineTune:
+@options
+class FineTune(Method):
     """Train the whole network on each task in turn, with a head and norms for each. Earlier tasks are forgotten.
 
     >>> FineTune().forgets
@@ -20,15 +19,8 @@ class FineTune:
     """
 
     forgets: ClassVar[bool] = True
-    needs_data: ClassVar[bool] = False
 
-    def check(self, channels: Channels) -> None:
-        pass
-
-    def plan(self, recipe: Recipe, number: int) -> dict[str, int]:
-        return {"train": recipe.epochs}
-
-    def learn(self, core: Core, job: TaskContext) -> tuple[Core, dict[str, Any]]:
-        module = core.blueprint.build(core.start(job.classes))
-        history = job.trainer.fit(module, job.train, job.valid)
-        return core.rewrite(core.blueprint.extract_tensors(module)), told(history)
+    def learn(self, core: Core, task: TaskContext) -> Learned:
+        module = core.blueprint.build(core.initial_tensors(task.classes))
+        history = task.trainer.fit(module, task.train, task.valid)
+        return Learned(core.replace_weights(core.blueprint.extract_tensors(module)), history)

@@ -1,10 +1,10 @@
-"""Joint training: one network on the data of all tasks at once. Not continual learning, but its ceiling."""
+"""Joint training on the data of all tasks at once: the upper bound, for which old data must be kept."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -13,19 +13,19 @@ from torch import Tensor, nn
 from ..data.task import Batch
 from ..data.task_data import Data
 from ..errors import DataError
+from ..learning.context import TaskContext
 from ..learning.core import Core
-from ..learning.recipe import Recipe
-from ..learning.record import TaskContext, told
-from ..learning.trainer import evaluate_with_loss
-from ..structure.channels import Channels
+from ..learning.method import Learned, Method
+from ..learning.trainer import Loss, evaluate_with_loss
+from ..options import options
 
 
-@dataclass(frozen=True)
-class Joint:
+@options
+class Joint(Method):
     """With every new task, train one network on the data of all tasks so far, from the weights that the learner was given.
 
-    Batches mix the tasks; each has its own head, norms are shared. Data of earlier tasks must be at hand: the learner
-    keeps what it was given to learn, and one that was loaded is given it again with `learner.remember(task)`.
+    Batches mix the tasks; each task has its own head, norms are shared. Data of earlier tasks must be available: the learner
+    keeps the data that it learned from, and a loaded one gets them again by `learner.remember(task)`.
 
     >>> Joint().needs_data
     True
@@ -34,49 +34,47 @@ class Joint:
     forgets: ClassVar[bool] = True
     needs_data: ClassVar[bool] = True
 
-    def check(self, channels: Channels) -> None:
-        pass
-
-    def plan(self, recipe: Recipe, number: int) -> dict[str, int]:
-        return {"train": recipe.epochs}
-
-    def learn(self, core: Core, job: TaskContext) -> tuple[Core, dict[str, Any]]:
-        blueprint, fabric = core.blueprint, job.trainer.fabric
-        parts = [*job.before, (job.train, job.valid)]
-        sizes = [*core.classes, job.classes]
+    def learn(self, core: Core, task: TaskContext) -> Learned:
+        blueprint, trainer = core.blueprint, task.trainer
+        parts = [*task.earlier, (task.train, task.valid)]
+        sizes = [*core.classes, task.classes]
         ends = torch.tensor(sizes).cumsum(0).tolist()
         spans = [slice(end - size, end) for end, size in zip(ends, sizes)]
         heads = core.channels.heads
-        given = core.memory or {name: tensor for name, tensor in blueprint.tensors().items() if name not in heads}
-        module = blueprint.build(given | blueprint.new_head(blueprint.tensors(), sum(sizes)))
-        together = torch.block_diag(*(torch.ones(size, size) for size in sizes)).bool().to(fabric.device)  # labels of one task
+        initial = core.memory or {name: tensor for name, tensor in blueprint.tensors().items() if name not in heads}
+        module = blueprint.build(initial | blueprint.new_head(blueprint.tensors(), sum(sizes)))
 
-        def loss(running: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-            logits = running(x)
-            return F.cross_entropy(logits.masked_fill(~together[y], float("-inf")), y)
+        def make_loss(module: nn.Module) -> Loss:
+            same_task = torch.block_diag(*(torch.ones(size, size) for size in sizes)).bool().to(trainer.fabric.device)
+
+            def loss(wrapped: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+                return F.cross_entropy(wrapped(x).masked_fill(~same_task[y], float("-inf")), y)
+
+            return loss
 
         def validate(module: nn.Module) -> tuple[float, float]:
-            found = [
-                evaluate_with_loss(module, valid, fabric, job.trainer.channels_last, span)
+            scores = [
+                evaluate_with_loss(module, valid, trainer.fabric, trainer.channels_last, span)
                 for (_, valid), span in zip(parts, spans)
             ]
             counts = [len(valid) for _, valid in parts]
-            accuracy, error = (sum(n * value for n, value in zip(counts, values)) / sum(counts) for values in zip(*found))
+            accuracy, error = (sum(n * value for n, value in zip(counts, values)) / sum(counts) for values in zip(*scores))
             return accuracy, error
 
         pool = Pool([train for train, _ in parts], [span.start for span in spans])
-        history = job.trainer.fit(module, pool, job.valid, loss=loss, validate=validate)
-        return replace(core.rewrite(blueprint.extract_tensors(module), together=True), memory=dict(given)), told(history)
+        history = trainer.fit(module, pool, task.valid, make_loss=make_loss, validate=validate)
+        learned = core.replace_weights(blueprint.extract_tensors(module), joint=True)
+        return Learned(replace(learned, memory=dict(initial)), history)
 
 
 class Pool:
-    """The examples of several tasks, mixed; labels are numbered on from task to task."""
+    """The examples of several tasks, mixed; the labels of each task follow those of the one before."""
 
     def __init__(self, parts: Sequence[Data], first_labels: Sequence[int]):
         loaders = [part.what for part in parts if part.loader is not None]
         if loaders:
             raise DataError(
-                f"{'; '.join(loaders)}: joint training mixes the examples of all tasks, which a DataLoader does not let it. "
+                f"{'; '.join(loaders)}: joint training mixes the examples of all tasks, which it cannot do with a DataLoader. "
                 "Give tensors, Images or the Dataset itself."
             )
         self.parts, self.first_labels = parts, first_labels
@@ -97,8 +95,8 @@ class Pool:
         which = torch.cat([torch.full((len(part),), number) for number, part in enumerate(self.parts)])
         where = torch.cat([torch.arange(len(part)) for part in self.parts])
         for rows in torch.randperm(len(self), generator=order).split(size):
-            found = []
+            batches = []
             for number in which[rows].unique().tolist():
                 x, y = self.parts[number].rows(where[rows[which[rows] == number]])
-                found.append((self.parts[number].finish(x), y.to(torch.int64) + self.first_labels[number]))
-            yield torch.cat([x for x, _ in found]), torch.cat([y for _, y in found])
+                batches.append((self.parts[number].finish(x), y.to(torch.int64) + self.first_labels[number]))
+            yield torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches])

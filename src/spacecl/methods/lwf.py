@@ -1,97 +1,89 @@
-"""Learning without forgetting (Li, Hoiem 2016): on new data, old heads keep saying what they said before."""
+"""Learning without forgetting (Li, Hoiem 2016): on new data, the heads of earlier tasks keep their outputs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..learning.context import TaskContext
 from ..learning.core import Core
+from ..learning.method import Learned, Method
 from ..learning.recipe import Recipe
-from ..learning.record import TaskContext, told
-from ..learning.trainer import evaluate_with_loss
-from ..structure.channels import Channels
+from ..learning.trainer import Loss, evaluate_with_loss
+from ..options import NonNegativeFloat, NonNegativeInt, PositiveFloat, option, options
 from ..structure.memory_format import run_model
-from ..validation import integer, number, settle
 
 
-@dataclass(frozen=True)
-class LwF:
-    """Train the new head alone for `warmup` epochs, then all weights and heads, old answers distilled.
+@options
+class LwF(Method):
+    """Train the new head alone at first, then all weights and heads, while outputs of earlier heads are distilled.
 
-    The loss is cross-entropy on the new task plus `strength` times, for every earlier task, the divergence between what its
-    head said of the new inputs before training and what it says now, both softened by `temperature`. Norms are shared.
+    The loss is cross-entropy on the new task plus, for every earlier task, the divergence between the outputs of its head
+    before training and now, both softened by a temperature. Norms are shared.
 
     >>> LwF(temperature=2.0).warmup
     5
     """
 
-    strength: float = 1.0
-    temperature: float = 2.0
-    warmup: int = 5  # epochs, of those that the recipe has, and at most half of them
+    strength: NonNegativeFloat = option(default=1.0, help="weight of the distillation loss")
+    temperature: PositiveFloat = option(default=2.0, help="temperature that softens the outputs")
+    warmup: NonNegativeInt = option(
+        default=5, help="epochs, of those in the recipe and at most half of them, that train the new head alone"
+    )
 
     forgets: ClassVar[bool] = True
-    needs_data: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        rules = {
-            "strength": number(lambda v: v >= 0, "at least 0"),
-            "temperature": number(lambda v: v > 0, "above 0"),
-            "warmup": integer(0),
-        }
-        settle(self, rules)
-
-    def check(self, channels: Channels) -> None:
-        pass
 
     def plan(self, recipe: Recipe, number: int) -> dict[str, int]:
-        warmup = min(self.warmup, recipe.epochs // 2) if number else 0  # there is nothing to preserve at first
+        warmup = min(self.warmup, recipe.epochs // 2) if number else 0  # the first task has nothing to preserve
         return {"head": warmup, "train": recipe.epochs - warmup}
 
-    def learn(self, core: Core, job: TaskContext) -> tuple[Core, dict[str, Any]]:
-        blueprint, trainer = core.blueprint, job.trainer
-        plan = self.plan(trainer.recipe, len(core.own))
-        start = core.start(job.classes)
-        if not core.own:
-            module = blueprint.build(start)
-            history = trainer.fit(module, job.train, job.valid)
-            return core.rewrite(blueprint.extract_tensors(module)), told(history)
+    def learn(self, core: Core, task: TaskContext) -> Learned:
+        blueprint, trainer = core.blueprint, task.trainer
+        plan = self.plan(trainer.recipe, len(core.tasks))
+        tensors = core.initial_tensors(task.classes)
+        if not core.tasks:
+            module = blueprint.build(tensors)
+            history = trainer.fit(module, task.train, task.valid)
+            return Learned(core.replace_weights(blueprint.extract_tensors(module)), history)
         history = []
         heads = core.joined_heads()
         if plan["head"]:
-            module = blueprint.build(start)
+            module = blueprint.build(tensors)
             for name, parameter in module.named_parameters():
                 parameter.requires_grad_(name in heads)
             recipe = trainer.recipe.over(plan["head"])
-            history += trainer.fit(module, job.train, job.valid, phase="head", recipe=recipe)
-            found = blueprint.extract_tensors(module)
-            start |= {name: found[name] for name in heads}
-        old = sum(core.classes)
-        teacher = blueprint.build(core.task_tensors(len(core.own) - 1) | heads).to(trainer.fabric.device)
-        teacher.eval()
-        module = blueprint.build(start | {name: torch.cat([heads[name], start[name]]) for name in heads})
+            history += trainer.fit(module, task.train, task.valid, phase="head", recipe=recipe)
+            trained = blueprint.extract_tensors(module)
+            tensors |= {name: trained[name] for name in heads}
+        earlier = sum(core.classes)
+        teacher = blueprint.build(core.task_tensors(len(core.tasks) - 1) | heads)
+        module = blueprint.build(tensors | {name: torch.cat([heads[name], tensors[name]]) for name in heads})
 
-        def loss(running: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        def make_loss(module: nn.Module) -> Loss:
+            teacher.to(trainer.fabric.device).eval()
+            return loss
+
+        def loss(wrapped: nn.Module, x: Tensor, y: Tensor) -> Tensor:
             with torch.no_grad():
-                said = run_model(teacher, x)
-            logits = running(x)
-            value = F.cross_entropy(logits[:, old:], y)
-            for then, now in zip(said.split(core.classes, 1), logits[:, :old].split(core.classes, 1)):
-                value = value + self.strength * divergence(now, then, self.temperature)
+                targets = run_model(teacher, x)
+            logits = wrapped(x)
+            value = F.cross_entropy(logits[:, earlier:], y)
+            for target, output in zip(targets.split(core.classes, 1), logits[:, :earlier].split(core.classes, 1)):
+                value = value + self.strength * distillation_loss(output, target, self.temperature)
             return value
 
         def validate(module: nn.Module) -> tuple[float, float]:
-            return evaluate_with_loss(module, job.valid, trainer.fabric, trainer.channels_last, slice(old, None))
+            return evaluate_with_loss(module, task.valid, trainer.fabric, trainer.channels_last, slice(earlier, None))
 
         recipe = trainer.recipe.over(plan["train"])
-        history += trainer.fit(module, job.train, job.valid, recipe=recipe, loss=loss, validate=validate)
-        return core.rewrite(blueprint.extract_tensors(module), together=True), told(history)
+        history += trainer.fit(module, task.train, task.valid, recipe=recipe, make_loss=make_loss, validate=validate)
+        return Learned(core.replace_weights(blueprint.extract_tensors(module), joint=True), history)
 
 
-def divergence(now: Tensor, then: Tensor, temperature: float) -> Tensor:
-    """How far answers have moved from earlier ones: the mean Kullback-Leibler divergence of softened probabilities."""
-    log_now, log_then = F.log_softmax(now.float() / temperature, 1), F.log_softmax(then.float() / temperature, 1)
-    return F.kl_div(log_now, log_then, reduction="batchmean", log_target=True)
+def distillation_loss(outputs: Tensor, targets: Tensor, temperature: float) -> Tensor:
+    """The mean Kullback-Leibler divergence between softened probabilities of logits and of earlier logits."""
+    log_outputs, log_targets = (F.log_softmax(logits.float() / temperature, 1) for logits in (outputs, targets))
+    return F.kl_div(log_outputs, log_targets, reduction="batchmean", log_target=True)

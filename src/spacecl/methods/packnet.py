@@ -1,82 +1,77 @@
-"""PackNet (Mallya, Lazebnik 2018): each task keeps the largest of the weights that are free, and fixes them."""
+"""PackNet (Mallya, Lazebnik 2018): each task keeps the largest of the free weights, and freezes them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from ..errors import FullError
-from ..learning.core import FREE, Core
-from ..learning.freezing import make_freeze_hook
+from ..learning.context import TaskContext
+from ..learning.core import Core
+from ..learning.method import Learned, Method
+from ..learning.ownership import FREE, WeightOwnership
 from ..learning.recipe import Recipe
-from ..learning.record import TaskContext, told
-from ..structure.channels import Channels
+from ..options import option, options
 from ..structure.graph import layer_of
-from ..validation import number, settle
 
 
-@dataclass(frozen=True)
-class PackNet:
-    """Train all free weights, remove the share `prune` of them that is smallest in each layer, retrain the rest, fix them.
+@options
+class PackNet(Method):
+    """Train all free weights, prune the smallest of them in each layer, retrain the rest and freeze them.
 
-    A task's network has its own weights and those of earlier tasks, zeros elsewhere, at full width: masks of single
-    weights save no operations. Norms are each task's own; biases are learned with the first task and then fixed.
+    A task's network has its own weights and those of earlier tasks, and zeros elsewhere, at full width: masks of single
+    weights save no operations. Norms are private to each task; biases are learned with the first task and then frozen.
 
     >>> PackNet(prune=0.9).forgets
     False
     """
 
-    prune: float = 0.75
-
-    forgets: ClassVar[bool] = False
-    needs_data: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        settle(self, {"prune": number(lambda v: 0 < v < 1, "between 0 and 1")})
-
-    def check(self, channels: Channels) -> None:
-        pass
+    prune: Annotated[float, Field(gt=0, lt=1)] = option(
+        default=0.75, help="fraction of the free weights that a task gives back, per layer"
+    )
 
     def plan(self, recipe: Recipe, number: int) -> dict[str, int]:
         return {"train": recipe.epochs, "retrain": recipe.for_retraining().epochs}
 
-    def learn(self, core: Core, job: TaskContext) -> tuple[Core, dict[str, Any]]:
-        if len(core.own) >= FREE:
-            raise FullError(f"PackNet notes the task of every weight in one byte: {FREE} tasks are the most it can hold.")
-        start, held, pruned = core.start(job.classes), core.held("subnet"), weights_of(core)
-        if core.own:  # free weights begin at zero, as published; biases and the like are fixed
-            start |= core.tensors
-            held = {name: mask if name in pruned else torch.ones_like(mask) for name, mask in held.items()}
-        module = core.blueprint.build(start)
-        history = job.trainer.fit(module, job.train, job.valid, after_step=make_freeze_hook(module, held))
-        tensors = core.blueprint.extract_tensors(module)
-        takes = {}
-        for name in core.tensors:
-            known = held.get(name, torch.zeros_like(tensors[name], dtype=torch.bool))
-            takes[name] = self._largest(tensors[name], ~known) if name in pruned else ~known
-            tensors[name] = torch.where(takes[name] | known, tensors[name], torch.zeros_like(tensors[name]))
-        module = core.blueprint.build(tensors)
-        fixed = {name: ~kept for name, kept in takes.items()}
-        recipe = job.trainer.recipe.for_retraining()
-        after = make_freeze_hook(module, fixed)
-        history += job.trainer.fit(module, job.train, job.valid, phase="retrain", recipe=recipe, after_step=after)
-        done = core.commit(core.blueprint.extract_tensors(module), core.channels.all_units(), takes)
-        return done, told(history)
+    def learn(self, core: Core, task: TaskContext) -> Learned:
+        if len(core.tasks) >= FREE:
+            raise FullError(f"PackNet stores the task of every weight in one byte: it can learn at most {FREE} tasks.")
+        blueprint, trainer = core.blueprint, task.trainer
+        tensors, frozen, prunable = core.initial_tensors(task.classes), core.frozen_positions("subnet"), prunable_weights(core)
+        if core.tasks:  # free weights begin at zero, as published; biases and the like are frozen
+            tensors |= core.shared
+            frozen = {name: mask if name in prunable else torch.ones_like(mask) for name, mask in frozen.items()}
+        else:
+            core = replace(core, ownership=WeightOwnership())
+        module = blueprint.build(tensors)
+        history = trainer.fit(module, task.train, task.valid, freeze=frozen)
 
-    def _largest(self, weight: Tensor, free: Tensor) -> Tensor:
-        """The positions of the largest of a weight's free elements, without the share that is pruned; one stays in any case."""
+        tensors, claims = blueprint.extract_tensors(module), {}
+        for name in core.shared:
+            known = frozen.get(name, torch.zeros_like(tensors[name], dtype=torch.bool))
+            claims[name] = self._select_largest(tensors[name], ~known) if name in prunable else ~known
+            tensors[name] = torch.where(claims[name] | known, tensors[name], torch.zeros_like(tensors[name]))
+        module = blueprint.build(tensors)
+        unclaimed = {name: ~mask for name, mask in claims.items()}
+        recipe = trainer.recipe.for_retraining()
+        history += trainer.fit(module, task.train, task.valid, phase="retrain", recipe=recipe, freeze=unclaimed)
+        return Learned(core.commit(blueprint.extract_tensors(module), core.channels.all_units(), claims), history)
+
+    def _select_largest(self, weight: Tensor, free: Tensor) -> Tensor:
+        """The positions of the largest free elements of a weight, without the fraction that is pruned; at least one."""
         count = int(free.sum())
         kept = min(count, max(1, count - round(self.prune * count)))
-        size = torch.where(free, weight.abs().double(), -1.0).flatten()
-        order = size.argsort(descending=True, stable=True)[:kept]
-        return torch.zeros_like(size, dtype=torch.bool).index_fill(0, order, True).reshape(weight.shape)
+        magnitude = torch.where(free, weight.abs().double(), -1.0).flatten()
+        order = magnitude.argsort(descending=True, stable=True)[:kept]
+        return torch.zeros_like(magnitude, dtype=torch.bool).index_fill(0, order, True).reshape(weight.shape)
 
 
-def weights_of(core: Core) -> set[str]:
-    """The weights that can be pruned: those of layers, not of what the user froze."""
+def prunable_weights(core: Core) -> set[str]:
+    """The weights that can be pruned: those of layers, without what the user froze."""
     layers = core.channels.layers.keys()
-    found = {n for n, p in core.blueprint.module.named_parameters() if n in core.tensors and p.requires_grad and p.dim() > 1}
-    return {name for name in found if layer_of(name) in layers}
+    trained = {n for n, p in core.blueprint.module.named_parameters() if n in core.shared and p.requires_grad and p.dim() > 1}
+    return {name for name in trained if layer_of(name) in layers}

@@ -4,88 +4,89 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from ..learning.context import TaskContext
 from ..learning.core import Core
-from ..learning.recipe import Recipe
-from ..learning.record import TaskContext, told
-from ..structure.channels import Channels
-from ..validation import integer, number, settle
+from ..learning.method import Learned, Method
+from ..learning.trainer import Loss
+from ..options import NonNegativeFloat, PositiveFloat, PositiveInt, option, options
 
 
-@dataclass(frozen=True)
-class UCB:
+@options
+class UCB(Method):
     """Learn a mean and a deviation for every weight; after the first task, a mean's rate is scaled by its deviation.
 
-    The loss is that of Bayes by Backprop: cross-entropy on sampled weights plus `kl` times the divergence from a prior
-    that mixes a wide and a narrow normal distribution, per training example. Predictions use the means.
+    The loss is that of Bayes by Backprop: cross-entropy on sampled weights plus, per training example, the divergence from
+    a prior that mixes a wide and a narrow normal distribution. Predictions use the means.
 
     >>> UCB(samples=2).rho
     -3.0
     """
 
-    samples: int = 10  # draws of the weights per step
-    rho: float = -3.0  # the deviation is log(1 + exp(rho)); this is where it begins
-    kl: float = 0.02
-    prior_share: float = 0.25  # of the wide part
-    prior_wide: float = 1.0  # deviation of the wide part
-    prior_narrow: float = math.exp(-6)
+    samples: PositiveInt = option(default=10, help="draws of the weights per step")
+    rho: Annotated[float, Field(ge=-20, le=5)] = option(
+        default=-3.0, help="initial rho; the deviation of a weight is log(1 + exp(rho))"
+    )
+    kl: NonNegativeFloat = option(default=0.02, help="weight of the divergence from the prior")
+    prior_share: Annotated[float, Field(gt=0, lt=1)] = option(default=0.25, help="fraction of the wide part in the prior")
+    prior_wide: PositiveFloat = option(default=1.0, help="standard deviation of the wide part of the prior")
+    prior_narrow: Annotated[float, Field(ge=1e-6)] = option(
+        default=math.exp(-6), help="standard deviation of the narrow part of the prior"
+    )
 
     forgets: ClassVar[bool] = True
-    needs_data: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
-        rules = {
-            "samples": integer(1),
-            "rho": number(lambda v: -20 <= v <= 5, "from -20 to 5"),
-            "kl": number(lambda v: v >= 0, "at least 0"),
-            "prior_share": number(lambda v: 0 < v < 1, "between 0 and 1"),
-            "prior_wide": number(lambda v: v > 0, "above 0"),
-            "prior_narrow": number(lambda v: v >= 1e-6, "at least 0.000001"),
-        }
-        settle(self, rules)
-
-    def check(self, channels: Channels) -> None:
-        pass
-
-    def plan(self, recipe: Recipe, number: int) -> dict[str, int]:
-        return {"train": recipe.epochs}
-
-    def learn(self, core: Core, job: TaskContext) -> tuple[Core, dict[str, Any]]:
-        backbone = core.blueprint.build(core.start(job.classes))
+    def learn(self, core: Core, task: TaskContext) -> Learned:
+        backbone = core.blueprint.build(core.initial_tensors(task.classes))
         heads = core.channels.heads
-        names = [n for n, p in backbone.named_parameters() if p.requires_grad and (n in core.tensors or n in heads)]
+        names = [n for n, p in backbone.named_parameters() if p.requires_grad and (n in core.shared or n in heads)]
         bayesian = Bayesian(backbone, names, self.rho, core.memory, self.samples)
-        slow = {name: F.softplus(rho).to(job.trainer.fabric.device) for name, rho in core.memory.items()}  # none at first
-        before: dict[str, Tensor] = {}
+        before: dict[str, Tensor] = {}  # means before the step
+        deviations: dict[str, Tensor] = {}  # of weights that earlier tasks have learned
 
-        def loss(running: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-            logits = running(x).flatten(0, 1)  # (samples * rows, classes)
-            return F.cross_entropy(logits, y.repeat(self.samples)) + self.kl / len(job.train) * self._divergence(bayesian)
+        def make_loss(module: nn.Module) -> Loss:
+            device = task.trainer.fabric.device
+            deviations.update({name: F.softplus(rho).to(device) for name, rho in core.memory.items()})
+            return loss
 
-        def before_step(module: nn.Module) -> None:
-            before.update({name: bayesian.mean(name).detach().clone() for name in slow})
+        def loss(wrapped: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+            logits = wrapped(x).flatten(0, 1)  # (samples * rows, classes)
+            divergence = self.kl / len(task.train) * self._divergence(bayesian)
+            return F.cross_entropy(logits, y.repeat(self.samples)) + divergence
+
+        def before_step() -> None:
+            before.update({name: bayesian.mean(name).detach().clone() for name in deviations})
 
         @torch.no_grad()
-        def after_step(module: nn.Module) -> None:
-            for name, old in before.items():  # whatever the optimiser, its step times the deviation
+        def after_step() -> None:
+            for name, old in before.items():  # whatever the optimizer, its step times the deviation
                 mean = bayesian.mean(name)
-                mean.copy_(torch.addcmul(old, slow[name].to(mean), mean - old))
-            bayesian.drawn, bayesian.spread = {}, {}  # and with them the graph of this step
+                mean.copy_(torch.addcmul(old, deviations[name].to(mean), mean - old))
+            bayesian.clear()
 
-        history = job.trainer.fit(bayesian, job.train, job.valid, loss=loss, before_step=before_step, after_step=after_step)
+        history = task.trainer.fit(
+            bayesian,
+            task.train,
+            task.valid,
+            make_loss=make_loss,
+            no_decay=bayesian.rho_names,  # decay would make every weight uncertain
+            before_step=before_step,
+            after_step=after_step,
+        )
         memory = {name: bayesian.rhos[key].detach().to("cpu", copy=True) for name, key in bayesian.keys.items()}
-        done = core.rewrite(core.blueprint.extract_tensors(backbone))
-        return replace(done, memory={n: rho for n, rho in memory.items() if n in core.tensors}), told(history)
+        core = core.replace_weights(core.blueprint.extract_tensors(backbone))
+        return Learned(replace(core, memory={name: rho for name, rho in memory.items() if name in core.shared}), history)
 
     def _divergence(self, bayesian: Bayesian) -> Tensor:
-        """E log q(w), which is exact, less log p(w), the mean over the weights that were drawn last."""
+        """E log q(w), which is exact, minus log p(w), the mean over the weights that were drawn last."""
         total = torch.zeros((), device=next(bayesian.parameters()).device)
         for name, drawn in bayesian.drawn.items():  # (samples, ...)
             entropy = (bayesian.spread[name].log() + 0.5 * math.log(2 * math.pi * math.e)).sum()
@@ -93,7 +94,7 @@ class UCB:
         return total
 
     def _log_prior(self, weight: Tensor) -> Tensor:
-        """log of the mixture as log wide + log(1 + narrow / wide), cut before it makes denormal, slow numbers."""
+        """log of the mixture as log wide + log(1 + narrow / wide), clamped before it makes denormal, slow numbers."""
         square = weight.square()
         wide, narrow = 0.5 / self.prior_wide**2, 0.5 / self.prior_narrow**2
         ratio = (1 - self.prior_share) * self.prior_wide / (self.prior_share * self.prior_narrow)
@@ -102,21 +103,28 @@ class UCB:
 
 
 class Bayesian(nn.Module):
-    """A network whose weights are drawn anew, several times, in every forward pass of training; else it has their means."""
+    """A network that draws its weights several times in every forward pass of training, and has their means otherwise."""
 
     def __init__(self, backbone: nn.Module, names: list[str], rho: float, known: Mapping[str, Tensor], samples: int):
         super().__init__()
         self.backbone, self.samples = backbone, samples
         self.means = {name: p for name, p in backbone.named_parameters() if name in names}
-        self.keys = {name: str(number) for number, name in enumerate(names)}  # parameters' names may not hold dots
+        self.keys = {name: str(number) for number, name in enumerate(names)}  # parameters' names may not contain dots
         first = {
             name: known[name].to(mean) if name in known else torch.full_like(mean, rho) for name, mean in self.means.items()
         }
         self.rhos = nn.ParameterDict({self.keys[name]: nn.Parameter(values.clone()) for name, values in first.items()})
-        for rho in self.rhos.values():
-            rho.undecayed = True  # type: ignore[attr-defined]  # decay would make every weight uncertain
         self.drawn: dict[str, Tensor] = {}  # weights of the last forward pass, (samples, ...)
         self.spread: dict[str, Tensor] = {}  # their deviations
+
+    @property
+    def rho_names(self) -> list[str]:
+        """The parameters of the deviations, by their names in this module."""
+        return [f"rhos.{key}" for key in self.rhos]
+
+    def clear(self) -> None:
+        """Forget the weights of the last forward pass, and with them the graph of that step."""
+        self.drawn, self.spread = {}, {}
 
     def mean(self, name: str) -> Tensor:
         return self.means[name]

@@ -55,7 +55,10 @@ def verify(run: OpenRun, measure: bool = False, data: str | os.PathLike[str] | N
 
 def inspect(learner: Learner) -> Found:
     """What a learner has: tasks with their widths, room in every layer, and how many tasks like the last would fit."""
-    room = {layer: {**counts, "free": counts["of"] - counts["taken"]} for layer, counts in learner.capacity.items()}
+    room = {
+        layer: {"of": counts["of"], "taken": counts["taken"], "last": counts["last"], "free": counts["of"] - counts["taken"]}
+        for layer, counts in learner.capacity.items()
+    }
     return {
         "method": type(learner.method).__name__,
         "size": learner.size,

@@ -163,7 +163,7 @@ def _result(
                 "accuracy_when_learned": matrix[number][number],
                 "validation_accuracy": record.accuracy,
                 "widths": dict(record.widths),
-                "core_explained": dict(record.core_ratio),
+                "core_explained": dict(record.core_explained),
                 "explained": dict(record.explained),
                 "samples": dict(record.samples),
                 "spectrum": dict(record.spectrum),

@@ -1,4 +1,4 @@
-"""Compensation: what removed channels gave to the layers that read them, given back through the channels that stay."""
+"""Compensation: layers that read removed channels get their best linear estimate from the channels that stay."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from .moments import Moments
 from .spectrum import regress
 
 
-def compensated(
+def compensate(
     channels: Channels,
     tensors: Mapping[str, Tensor],
     moments: Mapping[Place, Moments],
     keep: Tensor,
     core: Tensor,
-    held: Mapping[str, Tensor],
-    frozen: Collection[str] = (),
+    frozen: Mapping[str, Tensor],
+    untrained: Collection[str] = (),
 ) -> Tensors:
     """Full tensors in which every reader has W_K += W_R M and b += W_R (mu_R - M mu_K), M the regression of R on K.
 
-    Held positions do not change: a filter of the core changes only on channels newer than it, and its bias not at all.
-    Nor does what is in `frozen`.
+    R are the removed and K the kept channels. Positions that are True in `frozen` do not change: a filter of the core
+    changes only on channels newer than it, and its bias not at all. Nor do the tensors named in `untrained`.
     """
     result = dict(tensors)
     uses = Counter(bias for biases in channels.biases.values() for bias in biases)
     for place in channels.readings:
         kept = keep[place.units]
-        if bool(kept.all()) or place.weight in frozen:
+        if bool(kept.all()) or place.weight in untrained:
             continue
         weight = result[place.weight].clone()
         mean, covariance = moments[place].mean, moments[place].covariance
         removed = weight[:, place.columns[:, ~kept]].double()  # (filters, occurrences, removed, ...)
         fixed = torch.zeros(len(weight), dtype=torch.bool)
-        if place.weight in held:
-            fixed = held[place.weight].flatten(1).any(1)
+        if place.weight in frozen:
+            fixed = frozen[place.weight].flatten(1).any(1)
         free = (~fixed).nonzero()[:, 0]
         matrix = regress(covariance, ~kept, kept)
         _add(weight, free, place.columns[:, kept], torch.einsum("for...,rk->fok...", removed[free], matrix))
         offset = torch.einsum("for...,r->f", removed[free], mean[~kept] - matrix @ mean[kept])
         for bias in channels.biases.get(place.weight, ()):
-            if uses[bias] == 1 and bias not in frozen:  # one that several weights share cannot follow them all
+            if uses[bias] == 1 and bias not in untrained:  # one that several weights share cannot follow them all
                 result[bias] = result[bias].index_add(0, free, offset.to(result[bias]))
         newer = kept & ~core[place.units]
         if bool(fixed.any()) and bool(newer.any()):  # no bias to change: the fit goes through the origin

@@ -1,4 +1,4 @@
-"""Streaming moments of activations: a count, a mean and a second moment per place, never the activations themselves."""
+"""Streaming moments of activations: a count, a mean and a second moment per place, without storing activations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 _READS = {F.linear, F.conv1d, F.conv2d, F.conv3d}
-_ROWS = 1 << 12  # rows of one float32 product: its rounding stays far below any threshold, and they stay in the cache
+_ROWS = 1 << 12  # rows of one float32 product: small enough for the cache, and for rounding errors far below any threshold
 
 
 class Moments:
@@ -40,7 +40,7 @@ class Moments:
         self.second = torch.zeros(features, features, dtype=torch.float64)  # of shifted rows
 
     def update(self, rows: Tensor) -> None:
-        """Take in some rows, of shape (samples, features)."""
+        """Add some rows, of shape (samples, features)."""
         rows = rows if rows.dtype == torch.float64 else rows.float()
         if not self.count:
             self.shift = rows.mean(0)
@@ -64,16 +64,16 @@ class Moments:
         return self.scatter / max(1, self.count - 1)
 
     def reduce(self, fabric: Fabric) -> None:
-        """Take in what the other processes have seen; all end with the same moments."""
+        """Add the rows of all other processes; all end with the same moments."""
         count = int(all_sum(fabric, torch.tensor(float(self.count), dtype=torch.float64)))
         mean = all_sum(fabric, self.mean * self.count) / count
-        apart = self.mean - mean
-        scatter = all_sum(fabric, self.scatter + self.count * torch.outer(apart, apart))
+        offset = self.mean - mean
+        scatter = all_sum(fabric, self.scatter + self.count * torch.outer(offset, offset))
         self.count, self.shift, self.total, self.second = count, mean, torch.zeros_like(mean), scatter
 
 
 class _Watch(TorchFunctionMode):
-    """Hands the input and output of every watched layer to its moments, whichever module calls it."""
+    """Passes the input or output of every watched layer to its moments, whichever module calls it."""
 
     def __init__(self, watched: Mapping[int, Sequence[tuple[Place, Moments]]]):
         super().__init__()
@@ -82,9 +82,9 @@ class _Watch(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if func in _READS:
-            given = dict(zip(("input", "weight"), args)) | (kwargs or {})
-            for place, moments in self.watched.get(id(given["weight"]), ()):
-                moments.update(rows_at(place, given["input"] if place.side == "input" else result))
+            arguments = dict(zip(("input", "weight"), args)) | (kwargs or {})
+            for place, moments in self.watched.get(id(arguments["weight"]), ()):
+                moments.update(rows_at(place, arguments["input"] if place.side == "input" else result))
         return result
 
 
@@ -94,7 +94,7 @@ def rows_at(place: Place, activation: Tensor) -> Tensor:
     columns = place.columns.mT.to(activation.device)  # (units, occurrences)
     if torch.equal(columns.flatten(), torch.arange(activation.shape[place.dim], device=columns.device)):
         rows = activation.movedim(place.dim, -1)
-        if columns.shape[1] == 1 and rows.is_contiguous():  # as they lie, such as images that are channels-last
+        if columns.shape[1] == 1 and rows.is_contiguous():  # already in this order, such as images that are channels-last
             return rows.reshape(-1, len(columns))
         channels = activation.movedim(place.dim, 0)
     else:
@@ -103,12 +103,14 @@ def rows_at(place: Place, activation: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def collect(module: nn.Module, places: Sequence[Place], batches: Iterable[Tensor], fabric: Fabric) -> dict[Place, Moments]:
+def collect_moments(
+    module: nn.Module, places: Sequence[Place], batches: Iterable[Tensor], fabric: Fabric
+) -> dict[Place, Moments]:
     """Run batches of inputs through a module in eval mode and return the moments at some places."""
     parameters = dict(module.named_parameters())
-    found = [(place, Moments(len(place.units))) for place in places]
+    moments_at = {place: Moments(len(place.units)) for place in places}
     watched: dict[int, list[tuple[Place, Moments]]] = {}
-    for place, moments in found:
+    for place, moments in moments_at.items():
         watched.setdefault(id(parameters[place.weight]), []).append((place, moments))
     training = module.training
     module.eval()
@@ -116,7 +118,7 @@ def collect(module: nn.Module, places: Sequence[Place], batches: Iterable[Tensor
         for batch in batches:
             run_model(module, batch)
     module.train(training)
-    for _, moments in found:
+    for moments in moments_at.values():
         if fabric.world_size > 1:
             moments.reduce(fabric)
-    return dict(found)
+    return moments_at

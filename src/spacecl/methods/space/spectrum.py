@@ -17,32 +17,34 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_ZERO = 1e-10  # eigenvalues below this share of the largest are zero: only non-zero singular values count (S1.1)
+_ZERO = 1e-10  # eigenvalues below this fraction of the largest are zero: only non-zero singular values count (S1.1)
 _SLACK = 1e-9  # a sum that misses the threshold by rounding alone has reached it
-THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999)  # of which records tell the cost
+THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999)  # whose cost records show
 
 
 @dataclass(frozen=True)
 class Spectrum:
-    """The variance of a residual, sorted into what the core explains and what is new."""
+    """The variance of a residual: the part that the core explains, and the spectrum of the new part."""
 
-    core_ratio: float  # the share of the residual's variance that the core explains: v_r^proj / v_r
-    explained_variance_ratio: Tensor  # (residual,) shares of the new directions, largest first
+    core_explained: float  # fraction of the residual's variance that the core explains: v_r^proj / v_r
+    explained_variance_ratio: Tensor  # (residual,) fractions along the new directions, largest first
     new: Tensor  # (residual, residual) S over v_r: what pivoting works on
 
     def needed(self, variance: float) -> int:
         """The least number of new filters with which the threshold is reached (algorithm 3, line 23 on)."""
-        total = self.core_ratio + torch.cat([torch.zeros(1, dtype=torch.float64), self.explained_variance_ratio.cumsum(0)])
+        total = self.core_explained + torch.cat([torch.zeros(1, dtype=torch.float64), self.explained_variance_ratio.cumsum(0)])
         reached = (total >= variance - _SLACK).nonzero()
         return int(reached[0]) if len(reached) else len(self.explained_variance_ratio)
 
     def explained(self, count: int) -> float:
-        """The share of the residual's variance that the core and so many new directions explain."""
-        return min(1.0, self.core_ratio + float(self.explained_variance_ratio[:count].sum()))
+        """The fraction of the residual's variance that the core and `count` new directions explain."""
+        return min(1.0, self.core_explained + float(self.explained_variance_ratio[:count].sum()))
 
-    def told(self, points: int = 60) -> dict[str, Any]:
-        """The spectrum for a record: what numbers of filters explain, closer together where they are few, and what
-        thresholds would need."""
+    def summarize(self, points: int = 60) -> dict[str, Any]:
+        """The spectrum for a record: the variance that numbers of filters explain, and the filters that thresholds need.
+
+        The numbers of filters are spaced evenly on a logarithmic scale.
+        """
         most = len(self.explained_variance_ratio)
         filters = [0, *sorted({round(most ** (n / (points - 1))) for n in range(points)})] if most else [0]
         while len(filters) > 1 and self.explained(filters[-2]) > 0.9999:
@@ -54,15 +56,15 @@ class Spectrum:
         }
 
 
-def analyse(covariance: Tensor, core: Tensor, projection: bool = True) -> Spectrum:
-    """The spectrum of the channels outside `core`, a boolean for every channel.
+def analyze_residual(covariance: Tensor, core: Tensor, projection: bool = True) -> Spectrum:
+    """Analyze the channels outside `core`, a boolean for every channel, by projection-subtraction and PCA.
 
     Two channels of which the second is twice the first need nothing beyond the first:
 
     >>> covariance = torch.tensor([[1.0, 2.0], [2.0, 4.0]])
-    >>> analyse(covariance, core=torch.tensor([True, False])).needed(0.99)
+    >>> analyze_residual(covariance, core=torch.tensor([True, False])).needed(0.99)
     0
-    >>> analyse(covariance, core=torch.tensor([False, False])).needed(0.99)
+    >>> analyze_residual(covariance, core=torch.tensor([False, False])).needed(0.99)
     1
     """
     covariance = covariance.double()
@@ -77,14 +79,15 @@ def analyse(covariance: Tensor, core: Tensor, projection: bool = True) -> Spectr
     new = residual - explained  # S
     new = (new + new.mT) / 2
     eigenvalues = torch.linalg.eigvalsh(new).flip(0).clamp(min=0)
-    core_ratio = min(1.0, max(0.0, float(explained.diagonal().sum()) / variance))
-    return Spectrum(core_ratio, eigenvalues / variance, new / variance)
+    core_explained = min(1.0, max(0.0, float(explained.diagonal().sum()) / variance))
+    return Spectrum(core_explained, eigenvalues / variance, new / variance)
 
 
-def share(covariance: Tensor, some: Tensor) -> float:
-    """The share of all channels' variance that some of them explain, their own included.
+def explained_fraction(covariance: Tensor, some: Tensor) -> float:
+    """The fraction of all channels' variance that some of them explain, their own included.
 
-    >>> round(share(torch.tensor([[1.0, 2.0, 0.0], [2.0, 4.0, 0.0], [0.0, 0.0, 5.0]]), torch.tensor([True, False, False])), 6)
+    >>> covariance = torch.tensor([[1.0, 2.0, 0.0], [2.0, 4.0, 0.0], [0.0, 0.0, 5.0]])
+    >>> round(explained_fraction(covariance, torch.tensor([True, False, False])), 6)
     0.5
     """
     covariance = covariance.double()
@@ -99,9 +102,9 @@ def share(covariance: Tensor, some: Tensor) -> float:
 
 
 def pivot(spectra: Sequence[Spectrum], count: int) -> list[int]:
-    """The channels that explain most of what is new, one after another: pick, deflate, repeat.
+    """Choose the channels that explain most of the new variance, one after another: pick, deflate, repeat.
 
-    Several spectra of the same channels, from several places that read them, are served together.
+    Several spectra of the same channels, from several places that read them, count together.
     """
     matrices = [spectrum.new.clone() for spectrum in spectra]
     free = torch.ones(len(matrices[0]), dtype=torch.bool)
@@ -124,14 +127,14 @@ def pivot(spectra: Sequence[Spectrum], count: int) -> list[int]:
 
 
 def pseudo_inverse(matrix: Tensor) -> Tensor:
-    """The inverse of a symmetric matrix on the directions that are not zero."""
+    """The inverse of a symmetric matrix on the directions in which it is not zero."""
     values, vectors = torch.linalg.eigh(matrix)
     used = values > _ZERO * values.max().clamp(min=1e-300)
     return (vectors[:, used] / values[used]) @ vectors[:, used].mT
 
 
 def regress(second: Tensor, removed: Tensor, kept: Tensor) -> Tensor:
-    """What the kept channels say of the removed ones: the matrix M that minimises E|x_R - M x_K|^2, (removed, kept)."""
+    """Regress removed channels on kept ones: the matrix M that minimizes E|x_R - M x_K|^2, (removed, kept)."""
     block = second[kept][:, kept]
     ridge = 1e-6 * block.diagonal().mean() * torch.eye(len(block), dtype=block.dtype)
-    return second[removed][:, kept] @ pseudo_inverse(block + ridge)  # dead channels say nothing
+    return second[removed][:, kept] @ pseudo_inverse(block + ridge)  # of dead channels it is zero

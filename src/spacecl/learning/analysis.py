@@ -1,0 +1,38 @@
+"""What a method's analysis of a trained network saw in each layer, as records and reports show it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pydantic import with_config
+from typing_extensions import TypedDict
+
+
+@with_config(extra="allow")
+class LayerSpectrum(TypedDict, total=False):
+    """What PCA saw in one layer: numbers of filters, and shares of variance. Older records lack some of these."""
+
+    threshold: float  # share of the residual's variance that the task had to reach
+    core: int  # filters that earlier tasks had committed
+    new: int  # filters that this task added
+    wanted: int  # filters that the threshold asked for; more than `new` where a budget allowed fewer
+    lost: float  # share of variance by which a budget misses the threshold
+    new_without_projection: int  # filters that the threshold would ask for without projection-subtraction
+    first_core: float  # share of the layer's variance that the first task's filters explain
+    kept: float  # share of the layer's variance that the task's filters explain
+    filters: list[int]  # numbers of new filters, and ...
+    explained: list[float]  # ... the share of the residual's variance that core and so many new filters explain
+    needed: dict[str, int]  # by threshold, the number of new filters that it would ask for
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """What an analysis saw, by layer, and what became of the network's capacity."""
+
+    explained: Mapping[str, float] = field(default_factory=dict)  # share of the residual's variance, by core and new filters
+    core_explained: Mapping[str, float] = field(default_factory=dict)  # share of it by the core alone
+    samples: Mapping[str, int] = field(default_factory=dict)  # rows that the analysis of each layer is based on
+    spectrum: Mapping[str, LayerSpectrum] = field(default_factory=dict)
+    full: tuple[str, ...] = ()  # layers that had no free channel left when the task began
+    grown: bool = False  # whether the network was made larger for this task

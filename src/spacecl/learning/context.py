@@ -1,0 +1,36 @@
+"""What a method gets to learn one task with: checked data, the number of classes, and a trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..data.task_data import Data
+from .trainer import Trainer
+
+
+@dataclass(frozen=True)
+class TaskContext:
+    """One task to be learned."""
+
+    name: str
+    train: Data
+    valid: Data
+    classes: int
+    trainer: Trainer
+    earlier: tuple[tuple[Data, Data], ...] = ()  # training and validation data of earlier tasks, for methods that need them
+
+    def examples(self, count: int) -> Iterator[Tensor]:
+        """Inputs of `count` random training examples in batches; of several processes, each gets its share."""
+        order = torch.Generator().manual_seed(self.trainer.seed + 1)
+        fabric, seen = self.trainer.fabric, 0
+        for x, _ in self.train.batches(100, order):
+            part = x[: count - seen][fabric.global_rank :: fabric.world_size]
+            if len(part):
+                yield self.train.finish(part.to(fabric.device))
+            seen += len(x)
+            if seen >= count:
+                return

@@ -1,0 +1,70 @@
+"""Growth: the same core in a network with more channels; committed networks stay the same to the bit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ..errors import SpaceError
+from ..structure.blueprint import rebuild, repeat_to_shape
+from ..structure.channels import trace
+from ..structure.validate import check_narrowing
+from .core import Core
+
+
+def grow(core: Core, factor: float) -> Core:
+    """The same core in a network with `factor` times as many units in every group, rounded up."""
+    return resize(core, [math.ceil(len(group.units) * factor) for group in core.channels.groups])
+
+
+def resize(core: Core, sizes: Sequence[int], expected: Mapping[str, Sequence[int]] | None = None) -> Core:
+    """The same core in a network whose groups have `sizes` units, none fewer than now.
+
+    `expected` has shapes that shared weights must have in the larger network; if one would differ, nothing is made.
+    """
+    old, blueprint = core.channels, core.blueprint
+    shapes = _resized_shapes(core, sizes)
+    unexpected = [name for name, shape in (expected or {}).items() if tuple(shape) != shapes[name]]
+    if unexpected:
+        raise SpaceError(f"The network cannot grow: {unexpected[0]} would have the shape {list(shapes[unexpected[0]])}.")
+    initial = {name: repeat_to_shape(tensor, shapes[name]) for name, tensor in blueprint.tensors().items()}
+    module = rebuild(blueprint.module, initial)
+    module.eval()
+    channels = trace(module, blueprint.example, blueprint.head, blueprint.shared)
+    channels = check_narrowing(module, blueprint.example, channels)
+    units_of = {group.layers: group.units for group in channels.groups}
+    layers = [group.layers for group in old.groups]
+    if any(len(units_of.get(name, ())) != size for name, size in zip(layers, sizes)) or len(units_of) != len(layers):
+        raise SpaceError("The network cannot grow: with more channels its layers would be tied in another way.")
+    positions = torch.cat([units_of[group.layers][: len(group.units)] for group in old.groups])  # old unit -> new unit
+    before = torch.zeros(channels.units, dtype=torch.bool)
+    before[positions] = True
+    tasks = [replace(task, units=torch.zeros_like(before).index_put((positions,), task.units)) for task in core.tasks]
+    shared = channels.scatter(core.shared, before, {name: torch.zeros_like(initial[name]) for name in core.shared})
+    grown = replace(core, blueprint=blueprint.with_channels(channels), shared=shared, tasks=tuple(tasks))
+    if any(grown.digest(number) != core.digest(number) for number in range(len(core.tasks))):
+        raise SpaceError("The network cannot grow: a committed task's weights would not stay in place.")
+    return grown
+
+
+def _resized_shapes(core: Core, sizes: Sequence[int]) -> dict[str, tuple[int, ...]]:
+    """The shape of every tensor when the groups have other sizes."""
+    channels = core.channels
+    ratios = {number: size / len(group.units) for number, (group, size) in enumerate(zip(channels.groups, sizes))}
+    group_of = torch.cat([torch.full((len(group.units),), number) for number, group in enumerate(channels.groups)])
+    return {
+        name: tuple(
+            size if owner is None else size + _added(owner, group_of, ratios) for size, owner in zip(shape, channels.dims[name])
+        )
+        for name, shape in channels.shapes.items()
+    }
+
+
+def _added(owner: Tensor, group_of: Tensor, ratios: Mapping[int, float]) -> int:
+    """How many positions a dimension gains when every group that owns part of it grows by its ratio."""
+    owners = group_of[owner[owner >= 0]]
+    return sum(round(int((owners == number).sum()) * (ratio - 1)) for number, ratio in ratios.items())

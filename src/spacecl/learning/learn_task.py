@@ -1,0 +1,142 @@
+"""Learning one more task: from a state and a user's task to the state that has it committed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..data.task import Task
+from ..data.task_data import Data, prepare_data
+from ..errors import ConfigError, TaskError
+from ..inference.task_inference import SAMPLES, estimate_bounds, make_signature
+from ..seeds import task_seed, use_seed
+from ..structure.channels import Tensors
+from .analysis import Analysis
+from .checkpoints import Checkpointer
+from .context import TaskContext
+from .core import Core
+from .method import Learned, Method
+from .queries import Queries
+from .record import Picture, TaskRecord
+from .state import State
+from .trainer import Trainer, evaluate
+
+Learn = Callable[[Core, TaskContext], Learned]  # how a task is learned: a method's `learn`, or something like it
+
+
+def learn_task(
+    state: State, task: Task, trainer: Trainer, seed: int, *, learn: Learn | None = None, checkpoint: Path | None = None
+) -> State:
+    """Check a task's data, learn it by the state's method or by `learn`, and return the state that has it.
+
+    `seed` is the learner's, from which the task's own is derived. The state given is not changed.
+    """
+    if task.name in state.records:
+        raise TaskError(f"A task named {task.name!r} has been learned already. Give this one another name.")
+    _check_earlier_data(state)
+    number = len(state.records)
+    own_seed = task_seed(seed, number)
+    trainer = replace(trainer, seed=own_seed, title=f"{task.name}:")
+    with use_seed(own_seed):
+        train, valid, classes = prepare_data(task, state.core.blueprint.example, torch.Generator().manual_seed(own_seed))
+        torch.manual_seed(own_seed)  # however many numbers were drawn while the data were read
+        if checkpoint is not None:
+            facts = {"examples": [len(train), len(valid)], "classes": classes}
+            trainer = replace(trainer, checkpointer=_make_checkpointer(state, checkpoint, task.name, trainer, seed, facts))
+        earlier = tuple(state.data[name] for name in state.records) if state.method.needs_data else ()
+        context = TaskContext(task.name, train, valid, classes, trainer, earlier)
+        learned = (learn or state.method.learn)(state.core, context)
+        network = learned.core.network(number).to(trainer.fabric.device)
+        accuracy = evaluate(network, valid, trainer.fabric, trainer.channels_last)
+        queries = Queries(state, trainer.fabric.device, trainer.channels_last)
+        core = learned.core.with_signature(_measure_inputs(queries, network, context))
+    record = TaskRecord(
+        name=task.name,
+        classes=classes,
+        class_names=task.class_names,
+        accuracy=accuracy,
+        digest=core.digest(number),
+        widths=core.channels.widths(core.tasks[number].units),
+        parameters=sum(parameter.numel() for parameter in network.parameters()),
+        size=core.size(),
+        used=core.channels.widths(core.committed_units),
+        pictures=None if train.images is None else Picture(**train.images.told()),  # type: ignore[typeddict-item]
+        history=tuple(learned.history),
+        seconds=_add_up_seconds(learned),
+        **_fields(learned.analysis),
+    )
+    records = {**state.records, task.name: record}
+    if state.method.forgets:
+        records = {name: replace(old, digest=core.digest(n)) for n, (name, old) in enumerate(records.items())}
+    data = {**state.data, task.name: (train, valid)} if state.method.needs_data else state.data
+    new = replace(state, core=core, records=records, data=data).with_networks_of(state)
+    new.networks[task.name] = network
+    return new
+
+
+def _check_earlier_data(state: State) -> None:
+    missing = [repr(name) for name in state.records if name not in state.data]
+    if missing and state.method.needs_data:
+        raise TaskError(
+            f"{type(state.method).__name__} trains on the data of all tasks; those of {', '.join(missing)} are not available. "
+            "Give them again with learner.remember(Task(...))."
+        )
+
+
+def _make_checkpointer(
+    state: State, folder: Path, task: str, trainer: Trainer, seed: int, data: Mapping[str, Any]
+) -> Checkpointer:
+    """Checkpoints that know what they belong to: the task, how it is learned, and what was learned before."""
+    if trainer.fabric.world_size > 1:
+        raise ConfigError(f"Checkpoints are for one process, but there are {trainer.fabric.world_size}. Leave checkpoint out.")
+    identity = {
+        "task": task,
+        "before": {name: record.digest for name, record in state.records.items()},
+        "seed": seed,
+        "method": describe_method(state.method),
+        "recipe": asdict(trainer.recipe),  # type: ignore[call-overload]
+        **data,
+        "model": state.core.channels.fingerprint(),
+    }
+    return Checkpointer(folder, json.loads(json.dumps(identity)))
+
+
+def describe_method(method: Method) -> dict[str, Any]:
+    """The name and the options of a method, as files have them."""
+    return {"name": type(method).__name__, "options": asdict(method)}  # type: ignore[call-overload]
+
+
+def _measure_inputs(queries: Queries, network: nn.Module, task: TaskContext) -> Tensors:
+    """The signature of a task's inputs, with bounds from its validation data; empty if they are not finite."""
+    train, valid = (_sample(queries, network, data, task.trainer.seed) for data in (task.train, task.valid))
+    signature = make_signature(train, task.classes)
+    return signature | estimate_bounds((x for x, _, _ in valid), signature) if signature else {}
+
+
+def _sample(queries: Queries, network: nn.Module, data: Data, seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Batches of random examples, with the outputs of a network, as many as a signature needs."""
+    count = 0
+    for x, y in data.batches(500, torch.Generator().manual_seed(seed)):
+        x = data.finish(x)
+        yield x, y, queries.run(network, x)
+        count += len(x)
+        if count >= SAMPLES:
+            return
+
+
+def _add_up_seconds(learned: Learned) -> dict[str, float]:
+    """The seconds of every phase, whichever process trained it."""
+    seconds = dict(learned.seconds)
+    for row in learned.history:
+        seconds[row["phase"]] = seconds.get(row["phase"], 0.0) + row["seconds"]
+    return seconds
+
+
+def _fields(analysis: Analysis) -> dict[str, Any]:
+    return {name: getattr(analysis, name) for name in Analysis.__dataclass_fields__}

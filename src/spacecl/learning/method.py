@@ -1,0 +1,47 @@
+"""What a continual-learning method is: `Method`, the base class of all of them, and `Learned`, what its `learn` returns."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from ..structure.channels import Channels
+from .analysis import Analysis
+from .checkpoints import Epoch
+from .context import TaskContext
+from .core import Core
+from .recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Learned:
+    """The core with one more task committed, and how that went."""
+
+    core: Core
+    history: Sequence[Epoch]  # an entry per epoch, as `Trainer.fit` returns them
+    analysis: Analysis = field(default_factory=Analysis)
+    seconds: Mapping[str, float] = field(default_factory=dict)  # of work other than training, by name
+
+
+class Method(ABC):
+    """A continual-learning method. Subclass it as a frozen dataclass of hyperparameters, and write `learn`.
+
+    A learner saves the hyperparameters with what it has learned, so they must be plain values that JSON can hold.
+    docs/extending.md builds a method of its own.
+    """
+
+    forgets: ClassVar[bool] = False  # whether learning a task may change the networks of earlier ones
+    needs_data: ClassVar[bool] = False  # whether learning a task needs the data of earlier ones
+
+    def check(self, channels: Channels) -> None:  # noqa: B027  # most methods fit every model
+        """Raise ConfigError if these hyperparameters do not fit the model. The default accepts every model."""
+
+    def plan(self, recipe: Recipe, number: int) -> dict[str, int]:
+        """The epochs of every phase of learning a task when `number` tasks were learned before it."""
+        return {"train": recipe.epochs}
+
+    @abstractmethod
+    def learn(self, core: Core, task: TaskContext) -> Learned:
+        """Learn a task and return a core that has it committed. `core` itself is never changed."""

@@ -1,0 +1,132 @@
+"""Ownership: which positions of the shared weights each committed task's network has.
+
+SPACE and HAT give tasks whole units, PackNet gives them single weights. Everything else about a core is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from typing_extensions import TypedDict
+
+from ..structure.channels import Channels, Tensors
+from ..structure.graph import module_of
+
+FREE = 255  # the owner of a weight that no task has claimed
+
+
+@dataclass(frozen=True, eq=False)
+class CommittedTask:
+    """One committed task: the units of its network, the tensors it shares with no other task, and a signature of its inputs."""
+
+    units: Tensor  # (units,) booleans: the units of its network
+    private: Tensors  # norms and head, and whatever else belongs to it alone
+    signature: Tensors = field(default_factory=dict)  # statistics of its inputs, for task inference; empty if it has none
+
+
+class LayerCapacity(TypedDict):
+    """How much of a layer there is (`of`), how much any task has taken, and how much the last task alone took."""
+
+    of: int
+    taken: int
+    last: int
+
+
+class Ownership(Protocol):
+    """What a core must know of the way in which tasks divide the shared weights between them."""
+
+    @property
+    def masks(self) -> Tensors:
+        """What is stored for it, beside the units of every task."""
+
+    def view(self, shared: Mapping[str, Tensor], number: int) -> Tensors:
+        """Shared weights as a task's network has them, at full width."""
+
+    def used_positions(self, name: str, channels: Channels, tasks: Sequence[CommittedTask]) -> Tensor:
+        """True at the positions of a shared weight that any task's network has."""
+
+    def claim(self, number: int, positions: Mapping[str, Tensor]) -> Ownership:
+        """The ownership after a task has claimed free positions of some weights."""
+
+    def capacity(self, channels: Channels, tasks: Sequence[CommittedTask]) -> dict[str, LayerCapacity]:
+        """What tasks have taken of every layer; empty if they share nothing."""
+
+
+@dataclass(frozen=True, eq=False)
+class UnitOwnership:
+    """Tasks own whole units: a task's network has every shared weight between its units."""
+
+    @property
+    def masks(self) -> Tensors:
+        return {}
+
+    def view(self, shared: Mapping[str, Tensor], number: int) -> Tensors:
+        return dict(shared)
+
+    def used_positions(self, name: str, channels: Channels, tasks: Sequence[CommittedTask]) -> Tensor:
+        used = torch.zeros(channels.shapes[name], dtype=torch.bool)
+        distinct: list[Tensor] = []
+        for task in tasks:
+            if name not in task.private and not any(torch.equal(task.units, other) for other in distinct):
+                used |= channels.mask(name, task.units)
+                distinct.append(task.units)
+        return used
+
+    def claim(self, number: int, positions: Mapping[str, Tensor]) -> UnitOwnership:
+        return self  # the units of the task say it all
+
+    def capacity(self, channels: Channels, tasks: Sequence[CommittedTask]) -> dict[str, LayerCapacity]:
+        total = channels.widths(channels.all_units())
+        now, before = (channels.widths(committed_units(channels, part)) for part in (tasks, tasks[:-1]))
+        layers = {layer for group in channels.groups for layer in group.layers}
+        return {
+            layer: LayerCapacity(of=count, taken=now[layer], last=now[layer] - before[layer])
+            for layer, count in total.items()
+            if layer in layers
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class WeightOwnership:
+    """Tasks own single weights: a task's network has its own and those of all earlier tasks, and zeros elsewhere."""
+
+    owners: Tensors = field(default_factory=dict)  # weight -> uint8, the task that claimed each element, or FREE
+
+    @property
+    def masks(self) -> Tensors:
+        return self.owners
+
+    def view(self, shared: Mapping[str, Tensor], number: int) -> Tensors:
+        return {
+            name: torch.where(self.owners[name] <= number, tensor, torch.zeros_like(tensor)) for name, tensor in shared.items()
+        }
+
+    def used_positions(self, name: str, channels: Channels, tasks: Sequence[CommittedTask]) -> Tensor:
+        return self.owners[name] < FREE
+
+    def claim(self, number: int, positions: Mapping[str, Tensor]) -> WeightOwnership:
+        owners = dict(self.owners)
+        for name, mask in positions.items():
+            before = owners.get(name, torch.full_like(mask, FREE, dtype=torch.uint8))
+            owners[name] = torch.where(mask & (before == FREE), number, before).to(torch.uint8)
+        return WeightOwnership(owners)
+
+    def capacity(self, channels: Channels, tasks: Sequence[CommittedTask]) -> dict[str, LayerCapacity]:
+        layers: dict[str, LayerCapacity] = {}
+        for name, owner in self.owners.items():
+            layer = layers.setdefault(module_of(name) or name, LayerCapacity(of=0, taken=0, last=0))
+            layer["of"] += owner.numel()
+            layer["taken"] += int((owner < FREE).sum())
+            layer["last"] += int((owner == len(tasks) - 1).sum())
+        return layers
+
+
+def committed_units(channels: Channels, tasks: Sequence[CommittedTask]) -> Tensor:
+    """The units that any of some tasks has, as a boolean for every unit."""
+    if not tasks:
+        return torch.zeros(channels.units, dtype=torch.bool)
+    return torch.stack([task.units for task in tasks]).any(0)

@@ -1,0 +1,92 @@
+"""The state of one phase of training, and how it becomes a checkpoint and comes back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import StoreError, first_line
+from ..structure.blueprint import named_tensors
+from .checkpoints import Epoch, PhaseState, random_state, restore_random_state, select_prefix
+
+
+@dataclass
+class Phase:
+    """Everything that the rest of a phase depends on."""
+
+    module: nn.Module
+    optimizer: torch.optim.Optimizer
+    schedule: torch.optim.lr_scheduler.LRScheduler
+    generators: list[torch.Generator]  # of the order of the examples
+    history: list[Epoch] = field(default_factory=list)
+    best: dict[str, Tensor] | None = None  # the tensors of the best epoch so far
+    highest: float = float("-inf")  # its validation accuracy
+    done: bool = False
+
+    @property
+    def accuracy(self) -> float:
+        """The validation accuracy of the last epoch."""
+        return self.history[-1]["accuracy"] if self.history else float("nan")
+
+    def finish_epoch(self, row: Epoch, keep_best: bool) -> None:
+        """Record an epoch, and its weights if they are the best so far."""
+        self.history.append(row)
+        if keep_best and row["accuracy"] >= self.highest:
+            self.highest = row["accuracy"]
+            self.best = {name: tensor.clone() for name, tensor in named_tensors(self.module).items()}
+
+    def to_checkpoint(self, device: torch.device) -> tuple[PhaseState, dict[str, dict[str, Tensor]]]:
+        """The state as plain values and files of tensors."""
+        drawn, generators = random_state(device)
+        schedule = {key: value for key, value in self.schedule.state_dict().items() if key in _SCHEDULE_STATE}
+        rates = tuple(float(group["lr"]) for group in self.optimizer.param_groups)
+        body = PhaseState(tuple(self.history), self.highest, self.done, rates, schedule, drawn)
+        moments = self.optimizer.state_dict()["state"]
+        files = {
+            "module": named_tensors(self.module),
+            "optimizer": {f"{number}.{name}": value for number, values in moments.items() for name, value in values.items()},
+            "random": generators | {f"order{number}": order.get_state() for number, order in enumerate(self.generators)},
+        }
+        return body, files | ({"best": self.best} if self.best is not None else {})
+
+    def restore(self, body: PhaseState, tensors: dict[str, Tensor], device: torch.device) -> None:
+        """Take over the state of a checkpoint; raise StoreError if it does not fit the module and its optimizer."""
+        try:
+            self._restore(body, tensors, device)
+        except (KeyError, IndexError, ValueError, TypeError, RuntimeError, AttributeError) as error:
+            raise StoreError(
+                f"The checkpoint does not fit the network: {type(error).__name__}: {first_line(error)}. "
+                "Remove its folder to train this task from the start."
+            ) from error
+
+    @torch.no_grad()
+    def _restore(self, body: PhaseState, tensors: dict[str, Tensor], device: torch.device) -> None:
+        module, best, generators = (select_prefix(tensors, name) for name in ("module", "best", "random"))
+        for name, tensor in named_tensors(self.module).items():
+            tensor.copy_(module[name])
+        moments: dict[int, dict[str, Tensor]] = {}
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        for key, value in select_prefix(tensors, "optimizer").items():
+            index, name = key.split(".", 1)
+            like = parameters[int(index)]
+            if value.shape == like.shape:
+                value = torch.empty_like(like, dtype=value.dtype).copy_(value)  # in the parameter's memory format
+            moments.setdefault(int(index), {})[name] = value
+        groups = self.optimizer.state_dict()["param_groups"]
+        for group, rate in zip(groups, body.rates):
+            group["lr"] = rate
+        self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
+        self.schedule.load_state_dict(body.schedule)
+        self.history, self.highest, self.done = list(body.history), body.highest, body.done
+        misfits = [name for name, tensor in named_tensors(self.module).items() if best and best[name].shape != tensor.shape]
+        if misfits:
+            raise ValueError(f"the best weights so far of {misfits[0]} have another shape")
+        self.best = {name: tensor.to(device) for name, tensor in best.items()} or None
+        for number, generator in enumerate(self.generators):
+            generator.set_state(generators[f"order{number}"])
+        restore_random_state(body.random, generators, device)
+
+
+_SCHEDULE_STATE = {"last_epoch", "_step_count", "_last_lr", "best", "num_bad_epochs"}  # what changes as a schedule advances
