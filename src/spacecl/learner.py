@@ -35,7 +35,7 @@ from .inference.task_inference import (
 from .learning.checkpoints import Checkpointer
 from .learning.core import Core
 from .learning.recipe import Recipe
-from .learning.record import Picture, TaskContext, TaskRecord
+from .learning.record import TaskContext, TaskRecord
 from .learning.saved import SavedLearner, compare_tensors, example_input, from_files, given_tensors, to_files
 from .learning.state import Method as Method
 from .learning.state import State
@@ -318,7 +318,7 @@ class Learner:
             parameters=sum(parameter.numel() for parameter in network.parameters()),
             size=core.size(),
             used=core.channels.widths(core.committed),
-            pictures=None if train.images is None else Picture(**train.images.told()),  # type: ignore[typeddict-item]
+            pictures=None if train.images is None else train.images.preprocessing(),
             **found,
         )
         records = {**state.records, task.name: record}

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field
 from torch import Tensor
-from typing_extensions import TypedDict
 
+from ..data.images import Preprocessing
 from ..data.task import check_class_names, check_name
 from ..data.task_data import Data
 from ..documents import Count, Fraction, NonNegative, Sha256
@@ -43,14 +43,7 @@ class TaskContext:
                 return
 
 
-class Picture(TypedDict):
-    """What makes a picture an input: its pixels' shape, how they are scaled, borders and order (see `Images`)."""
-
-    pixels: Annotated[list[Count], Field(min_length=3, max_length=3)]  # channels, height, width
-    mean: list[float]
-    std: list[float]
-    shape: Annotated[list[Count], Field(min_length=3, max_length=3)] | None
-    order: list[Count] | None
+Picture = Preprocessing
 
 
 @dataclass(frozen=True)
@@ -72,7 +65,7 @@ class TaskRecord:
     used: Mapping[str, Count] = field(default_factory=dict)  # output channels of each layer that any task so far has
     full: tuple[str, ...] = ()  # layers that had no free channel left when the task began
     grown: bool = False  # whether the network was made larger for this task
-    pictures: Picture | None = None  # how pictures become inputs (Images.told), where it was taught with Images
+    pictures: Preprocessing | None = None  # how pictures become inputs, if the task was taught with Images
     seconds: Mapping[str, float] = field(default_factory=dict)  # by phase
     history: tuple[Epoch, ...] = ()  # a row per epoch
 
