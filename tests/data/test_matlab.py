@@ -1,4 +1,4 @@
-"""MATLAB files: read as SciPy reads them, and refused if their sizes are wrong."""
+"""MATLAB files: read as SciPy reads them, and refused if their sizes are false."""
 
 import struct
 import zlib

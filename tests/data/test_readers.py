@@ -1,4 +1,4 @@
-"""Readers of the publishers' formats: whole files, damaged files and hostile files."""
+"""Readers of the publishers' formats: intact files, damaged files and hostile files."""
 
 import gzip
 import pickle

@@ -66,14 +66,14 @@ def web(tmp_path):
 
 def test_data_is_fetched_with_checksums_unpacked_and_used(tmp_path, web, monkeypatch):
     folder, address = web
-    write_idx(tmp_path / "made")
+    write_idx(tmp_path / "source")
     downloads = []
-    for file in sorted((tmp_path / "made").iterdir()):
+    for file in sorted((tmp_path / "source").iterdir()):
         (folder / file.name).write_bytes(file.read_bytes())
         downloads.append(Download(f"{address}/{file.name}", hashlib.md5(file.read_bytes()).hexdigest(), "MNIST/raw"))
-    write_cifar10(tmp_path / "made" / "cifar-10-batches-py")
+    write_cifar10(tmp_path / "source" / "cifar-10-batches-py")
     with tarfile.open(folder / "cifar-10-python.tar.gz", "w:gz") as archive:
-        archive.add(tmp_path / "made" / "cifar-10-batches-py", "cifar-10-batches-py")
+        archive.add(tmp_path / "source" / "cifar-10-batches-py", "cifar-10-batches-py")
     md5 = hashlib.md5((folder / "cifar-10-python.tar.gz").read_bytes()).hexdigest()
     table = dict(sources.DATASETS)
     table["mnist"] = Dataset("mnist", "MNIST", ("MNIST/raw",), table["mnist"].files, (40, 10), tuple(downloads))
@@ -97,9 +97,9 @@ def test_data_is_fetched_with_checksums_unpacked_and_used(tmp_path, web, monkeyp
 
 def test_an_interrupted_fetch_leaves_nothing_that_looks_like_data(tmp_path, web, monkeypatch):
     folder, address = web
-    write_pictures(tmp_path / "made" / "notMNIST_small", "ABCDEFGHIJ", 3)
+    write_pictures(tmp_path / "source" / "notMNIST_small", "ABCDEFGHIJ", 3)
     with tarfile.open(folder / "notMNIST_small.tar.gz", "w:gz") as archive:
-        archive.add(tmp_path / "made" / "notMNIST_small", "notMNIST_small")
+        archive.add(tmp_path / "source" / "notMNIST_small", "notMNIST_small")
     md5 = hashlib.md5((folder / "notMNIST_small.tar.gz").read_bytes()).hexdigest()
     known = sources.DATASETS["notmnist"]
     part = Download(f"{address}/notMNIST_small.tar.gz", md5, unpack=True)

@@ -54,7 +54,7 @@ def test_all_problems_with_folders_are_reported_at_once(tmp_path):
     assert "one needs at least two class folders" in text
     assert "has the classes ['a', 'c'], but train has ['a', 'b']" in text
     assert "holds no pictures" in text
-    assert "has val beside train, valid and test, which is not allowed" in text
+    assert "has val next to train, valid and test, which is not allowed" in text
     assert "holds train, valid or test itself" in text
 
 
@@ -86,7 +86,7 @@ def test_a_file_of_tasks_can_import_files_from_its_folder(tmp_path):
 
 def test_the_example_of_own_data_runs_as_the_readme_says(tmp_path):
     file = ROOT / "examples" / "own_tasks.py"
-    arguments = ["run", str(file), "--model", f"{file}:network", "--out", str(tmp_path / "r"), "--epochs", "2"]
+    arguments = ["run", str(file), "--model", f"{file}:network", "--out", str(tmp_path / "r"), "--epochs", "1"]
     assert main([*arguments, "--no-measure", "--quiet"]) == 0
     assert (tmp_path / "r" / "result.json").is_file()
 

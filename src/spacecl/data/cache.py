@@ -28,7 +28,7 @@ from .arrays import DecodedDataset, Split
 from .files import CHUNK, open_file
 from .images import Statistics, compute_statistics
 
-VERSION = 2  # of the format; a new number makes all datasets be decoded again
+VERSION = 2  # of the format; with a new number all datasets are decoded again
 ARRAYS = ("pixels", "labels")
 
 
@@ -42,7 +42,7 @@ class CachedFile:
 
 @dataclass(frozen=True)
 class Entry:
-    """What an entry of the cache holds beside its arrays (see `DecodedDataset`)."""
+    """What the cache stores of a dataset in addition to its arrays (see `DecodedDataset`)."""
 
     classes: tuple[str, ...]
     note: str

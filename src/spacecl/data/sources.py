@@ -168,14 +168,14 @@ def check(name: str, data: str | os.PathLike[str] | None = None) -> CheckResult:
     if folder is None:
         return CheckResult("missing", None, dataset.instructions)
     try:
-        decoded = read_dataset(name, folder)
+        arrays = read_dataset(name, folder)
     except DataError as error:
         return CheckResult("damaged", folder, str(error))
-    counts = len(decoded.train.labels), len(decoded.test.labels)
+    counts = len(arrays.train.labels), len(arrays.test.labels)
     changed_files = [file for file, md5 in dataset.md5.items() if _md5(add_gz(folder / file)) != md5]
-    message = f"{counts[0]:,} + {counts[1]:,} images, {len(decoded.classes)} classes"
-    if decoded.note:
-        message += f", {decoded.note}"
+    message = f"{counts[0]:,} + {counts[1]:,} images, {len(arrays.classes)} classes"
+    if arrays.note:
+        message += f", {arrays.note}"
     if counts != dataset.counts:
         message += f"; {dataset.counts[0]:,} + {dataset.counts[1]:,} were published"
     if changed_files:

@@ -164,7 +164,7 @@ class Data:
         return largest
 
     def generators(self) -> list[torch.Generator]:
-        """Return the random generators that a user's DataLoader draws from, beside torch's own."""
+        """Return the random generators that a user's DataLoader draws from, in addition to torch's own."""
         parts = () if self.loader is None else (self.loader, self.loader.sampler, self.loader.batch_sampler)
         generators = [getattr(part, "generator", None) for part in parts]
         return list({id(generator): generator for generator in generators if isinstance(generator, torch.Generator)}.values())

@@ -67,7 +67,9 @@ def _find_problems(folder: TaskFolder) -> list[str]:
     problems = []
     names, classes = set(_list_folders(folder.path)), list(folder.classes)
     if names & set(PARTS) and names - set(PARTS):
-        problems.append(f"{folder.path} has {', '.join(names - set(PARTS))} beside train, valid and test, which is not allowed")
+        problems.append(
+            f"{folder.path} has {', '.join(names - set(PARTS))} next to train, valid and test, which is not allowed"
+        )
     if len(classes) < 2:
         where = " in train" if "train" in names else ""
         problems.append(f"{folder.path} needs at least two class folders{where}; it has {classes}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# SPACE's options as published, beside the variance.
+# SPACE's options as published, without the variance.
 PUBLISHED = {"activations": "pre", "selection": "first", "freeze": "filters", "compensate": False, "samples": 1000}
 
 
