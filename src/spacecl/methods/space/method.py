@@ -101,8 +101,9 @@ class SPACE:
         >>> SPACE.paper(variance=0.995).activations
         'pre'
         """
-        published = {"activations": "pre", "selection": "first", "freeze": "filters", "compensate": False, "samples": 1000}
-        return SPACE(variance=variance, **(published | options))  # type: ignore[arg-type]
+        from ...data.benchmarks.published import PUBLISHED
+
+        return SPACE(variance=variance, **(PUBLISHED | options))  # type: ignore[arg-type]
 
     def threshold(self, task: str, layer: str) -> float:
         """The variance that a task must reach in a layer."""
