@@ -28,7 +28,7 @@ class Batches(Protocol):
     def generators(self) -> list[torch.Generator]: ...
 
 
-class Counts(TypedDict):
+class DataCounts(TypedDict):
     """The number of classes of a task, and of examples in each part of its data."""
 
     classes: int
@@ -219,7 +219,7 @@ def prepare_data(task: Task, example: Tensor, generator: torch.Generator) -> tup
     return train, valid, classes
 
 
-def check_all_data(task: Task, example: Tensor) -> Counts:
+def check_all_data(task: Task, example: Tensor) -> DataCounts:
     """Check all of a task's data, test data included, and count its classes and examples."""
     train, valid, classes = prepare_data(task, example, torch.Generator().manual_seed(0))
     test = Data(task.test, f"Task {task.name!r}, test")  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .. import __version__, disk, store
 from ..data.task import Task
-from ..data.task_data import Counts, Data, check_all_data
+from ..data.task_data import Data, check_all_data
 from ..errors import ConfigError, StoreError
 from ..learner import Learner
 from ..learning.checkpoints import Epoch
@@ -144,7 +144,7 @@ def _test(learner: Learner, tasks: Sequence[Task], size: float, journal: Journal
 
 
 def _result(
-    config: Config, learner: Learner, tasks: Sequence[Task], counts: Sequence[Counts], example: Tensor, journal: Journal
+    config: Config, learner: Learner, tasks: Sequence[Task], counts: Sequence[Row], example: Tensor, journal: Journal
 ) -> dict[str, Any]:
     """All that is worth keeping of a run. Times stand under keys named `seconds`; all else is the same for the same seed."""
     tests = {row["after"]: row for row in journal.rows if row["kind"] == "test"}

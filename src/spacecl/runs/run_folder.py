@@ -21,7 +21,7 @@ from typing_extensions import TypedDict
 from .. import __version__, disk, store
 from ..data.benchmarks.streams import load_stream
 from ..data.task import Task
-from ..data.task_data import Counts, Data, fingerprint, prepare_data
+from ..data.task_data import Data, fingerprint, prepare_data
 from ..documents import Count, read_document
 from ..errors import ConfigError, StoreError
 from ..learner import Learner
@@ -88,7 +88,7 @@ def _begun(folder: Path) -> bool:
     return any((folder / name).exists() for name in ("metrics.jsonl", "checkpoints", "model", "result.json"))
 
 
-def begin(folder: Path, config: Config, learner: Learner, tasks: Sequence[Task], counts: Sequence[Counts]) -> None:
+def begin(folder: Path, config: Config, learner: Learner, tasks: Sequence[Task], counts: Sequence[Row]) -> None:
     """When all is known to fit: write settings and tasks down, or compare the tasks with those that the run began with."""
     known = [task.name for task in tasks[: len(learner.tasks)]]
     if list(learner.tasks) != known:
