@@ -1,14 +1,14 @@
-"""Ways to find out the task of an input, side by side, on the validation data of a finished run; and inputs of no task.
+"""Compare ways to infer the task of an input, on the validation data of a finished run; and detect inputs of no task.
 
     python experiments/identify.py runs/c10 --data ~/data
 
-For each way: the share of rows whose task is found, alone and in batches of 8 and 64 rows of one task. What a task
-remembers comes from its own training data and network alone.
+For each way: the share of rows whose task is inferred correctly, alone and in batches of 8 and 64 rows of one task. Every
+task is scored with its own training data and network alone.
 
     python experiments/identify.py runs/c10 --data ~/data --unknown
 
 The share of rows that `learner.identify` takes for inputs of no task: of every task's own test data, and of inputs that
-belong to none. Datasets that are not there are left out.
+belong to none. Datasets that are not available are left out.
 
     python experiments/identify.py runs/c10 --data ~/data --directions
 
@@ -27,33 +27,34 @@ from torch import Tensor
 from spacecl import Images, Learner
 from spacecl.data.sources import find_missing, load
 from spacecl.data.task_data import Data, prepare_data
-from spacecl.inference import task_inference as task_inference
+from spacecl.inference import task_inference
 from spacecl.inference.task_inference import accept_features, estimate_bounds, extract_features, make_signature, score_features
 from spacecl.methods.space.moments import Moments
 from spacecl.runs.open_run import OpenRun, open_run
 from spacecl.seeds import task_seed
 
-ROWS = 2000  # of each task's training data, where a way needs some; and of its validation data at most
-Score = Callable[[Tensor], Tensor]  # inputs -> how much each is like a task's
+ROWS = 2000  # the most that are used of each task's training data and of its validation data
+Score = Callable[[Tensor], Tensor]  # inputs -> how well each fits a task
 
 
-def first(data: Data) -> tuple[Tensor, Tensor]:
+def first_rows(data: Data) -> tuple[Tensor, Tensor]:
     x, y = data.rows(torch.arange(min(ROWS, len(data))))
     return data.finish(x), y
 
 
-def read_by_head(learner: Learner, task: str, x: Tensor) -> Tensor:
-    """What a task's head reads."""
-    network, seen = learner.subnet(task), []
-    head = network.get_submodule(learner.core.blueprint.head)
-    head.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+def head_inputs(learner: Learner, task: str, x: Tensor) -> Tensor:
+    """Return what the head of a task's network reads: the input of the layer that runs last."""
+    network, inputs = learner.subnet(task), []
+    for layer in network.modules():
+        if not list(layer.children()):
+            layer.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments[0]))
     with torch.no_grad():
         network(x)
-    return seen[0].double()
+    return inputs[-1].double()
 
 
 def mahalanobis(rows: Tensor) -> Score:
-    """Distance from a Gaussian around some rows, shrunk a little."""
+    """Score by the distance from a Gaussian that is fitted to some rows, with a little shrinkage."""
     moments = Moments(rows.shape[1])
     moments.update(rows)
     covariance = moments.covariance
@@ -62,51 +63,51 @@ def mahalanobis(rows: Tensor) -> Score:
     return lambda x: -(((x.double() - mean) @ inverse) * (x.double() - mean)).sum(1)
 
 
-def usual(score: Score, rows: Tensor) -> Score:
-    """A score in deviations from what is usual on the task's own data."""
+def standardize(score: Score, rows: Tensor) -> Score:
+    """Standardise a score by its mean and deviation on the task's own data."""
     known = score(rows)
     return lambda x: (score(x) - known.mean()) / known.std().clamp(min=1e-9)
 
 
-def ways(learner: Learner, task: str, x: Tensor) -> dict[str, Score]:
-    """Every way to score inputs for a task, made from some of its training inputs."""
+def make_scores(learner: Learner, task: str, x: Tensor) -> dict[str, Score]:
+    """Make every score for a task from some of its training examples."""
     logits = lambda rows: learner.logits(rows, task).double()  # noqa: E731
-    signed = learner.core.tasks[learner.tasks.index(task)].signature
+    signature = learner.core.tasks[learner.tasks.index(task)].signature
     highest: Score = lambda rows: logits(rows).softmax(1).amax(1)  # noqa: E731
     entropy: Score = lambda rows: -torch.distributions.Categorical(logits=logits(rows)).entropy()  # noqa: E731
     energy: Score = lambda rows: logits(rows).logsumexp(1)  # noqa: E731
-    head, pixels = mahalanobis(read_by_head(learner, task, x)), x.flatten(1)
+    head, pixels = mahalanobis(head_inputs(learner, task, x)), x.flatten(1)
     deviation, mean = pixels.std(0).clamp(min=1e-3), pixels.mean(0)
     return {
         "largest probability": highest,
-        "largest probability, against what is usual": usual(highest, x),
-        "entropy, against what is usual": usual(entropy, x),
+        "largest probability, standardised": standardize(highest, x),
+        "entropy, standardised": standardize(entropy, x),
         "energy": energy,
-        "energy, against what is usual": usual(energy, x),
-        "distance of what the head reads": usual(lambda rows: head(read_by_head(learner, task, rows)), x),
-        "inputs, each of its own spread": lambda rows: (
+        "energy, standardised": standardize(energy, x),
+        "Mahalanobis distance of the head's inputs": standardize(lambda rows: head(head_inputs(learner, task, rows)), x),
+        "inputs as independent Gaussians": lambda rows: (
             -(((rows.flatten(1) - mean) / deviation).square() / 2 + deviation.log()).sum(1)
         ),
-        "signature": lambda rows: score_features(extract_features(rows), signed, None),
-        "signature and energy: learner.likeness": lambda rows: learner.task_scores(rows, task),
+        "signature": lambda rows: score_features(extract_features(rows), signature, None),
+        "signature and energy: learner.task_scores": lambda rows: learner.task_scores(rows, task),
     }
 
 
-def strange(learner: Learner, tests: Mapping[str, tuple[Data, Tensor]], data: str | None) -> dict[str, Tensor]:
-    """Inputs that belong to no task, by what they are; most are made from the tasks' own test inputs."""
+def make_unknown_inputs(learner: Learner, tests: Mapping[str, tuple[Data, Tensor]], data: str | None) -> dict[str, Tensor]:
+    """Make inputs that belong to no task, by name; most from the tasks' own test inputs."""
     generator = torch.Generator().manual_seed(0)
     shape = learner.example.shape[1:]
     own = torch.cat([x for _, x in tests.values()])
     own = own[torch.randperm(len(own), generator=generator)[:ROWS]]
     shuffled = torch.randperm(own[0].numel(), generator=generator)
     low, high = float(own.min()), float(own.max())
-    found = {
+    inputs = {
         "constant, every value between the least and the largest": torch.linspace(low, high, 100)
         .reshape(-1, *[1] * len(shape))
         .expand(-1, *shape),
         "constant, 1,000,000": torch.full((1, *shape), 1e6),
         "noise, normal": torch.randn(ROWS, *shape, generator=generator),
-        "noise, even between the least and the largest": low + (high - low) * torch.rand(ROWS, *shape, generator=generator),
+        "noise, uniform between the least and the largest": low + (high - low) * torch.rand(ROWS, *shape, generator=generator),
         "test inputs x 0.1": 0.1 * own,
         "test inputs x 10": 10 * own,
         "test inputs x 1,000": 1000 * own,
@@ -121,47 +122,47 @@ def strange(learner: Learner, tests: Mapping[str, tuple[Data, Tensor]], data: st
                 pixels = np.ascontiguousarray(np.broadcast_to(pixels, (len(pixels), 3, *pixels.shape[2:])))  # grey as colours
                 rows = np.zeros(len(pixels), np.int64)
                 other = Images(pixels, rows, images.mean, images.std, tuple(shape))
-                found[f"{name}, normalised as the first task"] = other.finish(other.batch(np.arange(len(pixels)))[0])
-    return found
+                inputs[f"{name}, normalised as the first task"] = other.finish(other.batch(np.arange(len(pixels)))[0])
+    return inputs
 
 
 def print_unknown(run: OpenRun, data: str | None) -> None:
     learner, tests = run.learner(), {}
     for name, task in run.tasks(data).items():
         test = Data(task.test, name)  # type: ignore[arg-type]
-        tests[name] = test, first(test)[0]
+        tests[name] = test, first_rows(test)[0]
     print(f"| inputs ({len(tests)} tasks) | rows | taken for unknown | by batches of 64 |\n|---|---|---|---|")
-    rows = {f"{name}, test data": x for name, (_, x) in tests.items()} | strange(learner, tests, data)
-    for what, x in rows.items():
+    rows = {f"{name}, test data": x for name, (_, x) in tests.items()} | make_unknown_inputs(learner, tests, data)
+    for name, x in rows.items():
         alone = learner.identify(x).unknown.float().mean()
         parts = [learner.identify(part, together=True).unknown.float().mean() for part in x.split(64)]
-        print(f"| {what} | {len(x)} | {float(alone):.3f} | {sum(map(float, parts)) / len(parts):.3f} |", flush=True)
+        print(f"| {name} | {len(x)} | {float(alone):.3f} | {sum(map(float, parts)) / len(parts):.3f} |", flush=True)
 
 
 def print_directions(run: OpenRun, data: str | None) -> None:
-    """What other numbers of leading directions would refuse; a tenth of the training data stands for new inputs."""
+    """Print what other numbers of leading directions would refuse. A tenth of the training data stands for new inputs."""
     learner, parts = run.learner(), []
     for number, (name, task) in enumerate(run.tasks(data).items()):
         train = prepare_data(task, learner.example, torch.Generator().manual_seed(task_seed(learner.seed, number)))[0]
         order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
         cuts = order.tensor_split([int(0.8 * len(order)), int(0.9 * len(order))])
-        seen, bounded, new = [(train.finish(x), y) for x, y in map(train.rows, cuts)]
-        parts.append((learner.logits(seen[0], name), seen, bounded[0], new[0]))
+        fitting, bounding, new = [(train.finish(x), y) for x, y in map(train.rows, cuts)]
+        parts.append((learner.logits(fitting[0], name), fitting, bounding[0], new[0]))
     rows = {"new inputs of the tasks": torch.cat([part[3] for part in parts])}
-    rows |= strange(
+    rows |= make_unknown_inputs(
         learner, {name: (Data((x, x), name), x) for name, x in zip(learner.tasks, (part[3] for part in parts))}, None
     )
     print(f"| directions | {' | '.join(rows)} |\n|{'---|' * (len(rows) + 1)}")
     for task_inference.LEADING in (1, 2, 3, 4):
-        signed = []
-        for logits, (x, y), bounded, _ in parts:
-            one = make_signature([(x, y, logits)], logits.shape[1])
-            signed.append(one | estimate_bounds([bounded], one))
-        refused = [~torch.stack([accept_features(extract_features(x), one) for one in signed], 1).any(1) for x in rows.values()]
-        print(
-            f"| {task_inference.LEADING} | {' | '.join(f'{float(found.float().mean()):.3f}' for found in refused)} |",
-            flush=True,
-        )
+        signatures = []
+        for logits, (x, y), bounding, _ in parts:
+            signature = make_signature([(x, y, logits)], logits.shape[1])
+            signatures.append(signature | estimate_bounds([bounding], signature))
+        shares = []
+        for x in rows.values():
+            accepted = torch.stack([accept_features(extract_features(x), signature) for signature in signatures], 1)
+            shares.append(f"{1 - float(accepted.any(1).float().mean()):.3f}")
+        print(f"| {task_inference.LEADING} | {' | '.join(shares)} |", flush=True)
 
 
 def main() -> None:
@@ -175,19 +176,19 @@ def main() -> None:
     if options.unknown or options.directions:
         (print_unknown if options.unknown else print_directions)(run, options.data)
         return
-    learner, valid, made = run.learner(), [], {}
+    learner, valid, scores = run.learner(), [], {}
     for number, (name, task) in enumerate(run.tasks(options.data).items()):
         seed = torch.Generator().manual_seed(task_seed(learner.seed, number))
-        train, held, _ = prepare_data(task, learner.example, seed)
-        valid.append(first(held)[0])
-        made[name] = ways(learner, name, first(train)[0])
+        train_data, valid_data, _ = prepare_data(task, learner.example, seed)
+        valid.append(first_rows(valid_data)[0])
+        scores[name] = make_scores(learner, name, first_rows(train_data)[0])
     print(f"| way ({len(valid)} tasks, {sum(map(len, valid))} rows) | alone | by 8 | by 64 |\n|---|---|---|---|")
-    for way in next(iter(made.values())):
-        found = [torch.stack([made[name][way](x) for name in made], 1) for x in valid]
+    for way in next(iter(scores.values())):
+        results = [torch.stack([scores[name][way](x) for name in scores], 1) for x in valid]  # (rows, tasks) each
         shares = []
         for size in (1, 8, 64):
-            right = [part.sum(0).argmax() == number for number, rows in enumerate(found) for part in rows.split(size)]
-            shares.append(f"{sum(map(int, right)) / len(right):.3f}")
+            correct = [part.sum(0).argmax() == number for number, rows in enumerate(results) for part in rows.split(size)]
+            shares.append(f"{sum(map(int, correct)) / len(correct):.3f}")
         print(f"| {way} | {' | '.join(shares)} |", flush=True)
 
 

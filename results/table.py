@@ -11,16 +11,11 @@ import shlex
 import sys
 from pathlib import Path
 
+from spacecl.data.benchmarks.published import RESULTS
 from spacecl.reporting.sections import as_markdown_code, as_markdown_text
 from spacecl.runs.config import Config
 
 HERE = Path(__file__).parent
-PAPER = {  # SPACE in the paper's Table 1: accuracy in per cent, network size, epochs a task (Table S2)
-    "p-mnist": (96.82, 0.58, "60 to 75"),
-    "split-cifar10": (92.60, 0.70, "95 to 145"),
-    "split-cifar100": (72.53, 0.79, "200 to 250"),
-    "8-datasets": (85.48, 0.93, "up to 250"),
-}
 HEAD = """# Results
 
 What `spacecl run` measured, beside SPACE in the paper's Table 1. Every row is the `result.json` of one run with one seed; each
@@ -47,7 +42,7 @@ LABELS = (
 
 def row(result: dict) -> list[str]:
     tasks, full = result["tasks"], result["network"]
-    accuracy, size, epochs = PAPER.get(result["benchmark"], (None, None, ""))
+    paper = RESULTS.get(result["benchmark"])
     share = sum(task["multiply_adds"] for task in tasks) / len(tasks) / full["multiply_adds"]
     trained = sorted({sum(task["epochs"].values()) for task in tasks})
     command = shlex.join(Config.from_json(result["config"]).command())
@@ -55,13 +50,13 @@ def row(result: dict) -> list[str]:
         f"{as_markdown_text(result['benchmark'])}, {len(tasks)} tasks",
         as_markdown_code(command.replace(" --recipe fast --seed 0", "")),
         f"**{100 * result['average_accuracy']:.2f}**",
-        "" if accuracy is None else f"{accuracy:.2f}",
+        "" if paper is None else f"{paper.accuracy:.2f}",
         f"**{result['size']:.3f}**",
-        "" if size is None else f"{size:.2f}",
+        "" if paper is None else f"{paper.size:.2f}",
         f"{100 * result['backward_transfer']:+.2f}",
         f"{share:.3f}",
         " to ".join(map(str, dict.fromkeys((trained[0], trained[-1])))),
-        epochs,
+        "" if paper is None else paper.epochs,
         f"{result['seconds']['total'] / 60:.0f} min",
     ]
 

@@ -1,7 +1,7 @@
-"""Damaged and hostile data files of every kind that is read: each is refused in a sentence, or read right.
+"""Damaged and hostile data files of every format: each must be refused with a message, or read correctly.
 
-What carries a checksum (gzip, zlib in MATLAB files, PNG, the cache) must never be read as something else; of the other formats
-no more can be asked than images of the right shape with labels of classes that there are.
+Formats with a checksum (gzip, zlib in MATLAB files, PNG, the cache) must never be read as something else. The others must give
+images of the right shape, with labels of existing classes.
 """
 
 from __future__ import annotations
@@ -35,54 +35,54 @@ from .outcome import Outcome, damage
 
 @dataclass(frozen=True)
 class Case:
-    """A small dataset, and either what a forger does to it or the seed of what a disk does to one of its files."""
+    """A small dataset with a forged file, or with a file that is damaged at random."""
 
     dataset: str
-    hostile: str = ""
+    forgery: str = ""  # its name; without one, the file is damaged
     seed: int = 0
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A small dataset in files of one kind, and whether they carry checksums."""
+    """A small dataset in one file format, and whether the format has checksums."""
 
     write: Callable[[Path], object]
-    name: str = ""  # in the catalogue; without one it is a user's own folder of pictures
-    checked: bool = False
+    name: str = ""  # in the catalogue; without one, it is a user's own folder of pictures
+    has_checksums: bool = False
 
 
-def _own(suffix: str) -> Callable[[Path], None]:
+def _write_own_pictures(suffix: str) -> Callable[[Path], None]:
     return lambda folder: datasets.write_pictures(folder / "task", ("oak", "elm"), 3, (12, 9), "RGB", suffix)
 
 
 KINDS = {
-    "IDX": Kind(functools.partial(datasets.write_idx, packed=False), "fashion-mnist"),
-    "IDX, packed": Kind(datasets.write_idx, "mnist", True),
+    "IDX": Kind(functools.partial(datasets.write_idx, compressed=False), "fashion-mnist"),
+    "IDX, compressed": Kind(datasets.write_idx, "mnist", True),
     "CIFAR-10 pickle": Kind(functools.partial(datasets.write_cifar10, count=4), "cifar10"),
     "CIFAR-100 pickle": Kind(datasets.write_cifar100, "cifar100"),
     "FaceScrub pickle": Kind(functools.partial(datasets.write_facescrub, count=4), "facescrub"),
     "MATLAB": Kind(functools.partial(datasets.write_svhn, compressed=False), "svhn"),
-    "MATLAB, packed": Kind(datasets.write_svhn, "svhn", True),
+    "MATLAB, compressed": Kind(datasets.write_svhn, "svhn", True),
     "GTSRB": Kind(datasets.write_gtsrb, "gtsrb"),
-    "PNG": Kind(_own(".png"), checked=True),
-    "JPEG": Kind(_own(".jpg")),
-    "PPM": Kind(_own(".ppm")),
-    "BMP": Kind(_own(".bmp")),
-    "WEBP": Kind(_own(".webp")),
+    "PNG": Kind(_write_own_pictures(".png"), has_checksums=True),
+    "JPEG": Kind(_write_own_pictures(".jpg")),
+    "PPM": Kind(_write_own_pictures(".ppm")),
+    "BMP": Kind(_write_own_pictures(".bmp")),
+    "WEBP": Kind(_write_own_pictures(".webp")),
     "cache": Kind(datasets.write_idx, "mnist", True),
 }
 
-# -- what a forger does --------------------------------------------------------------------------------------------------
+# -- forged files -----------------------------------------------------------------------------------------------------
 
 
 def doubling(start: bytes, end: bytes, depth: int = 60) -> bytes:
-    """A pickle of a list or tuple that holds another twice, which holds another twice: few bytes, 2**depth values."""
+    """Return a pickle of a list or tuple that holds another twice, and so on: few bytes, 2**depth values."""
     return start + end + b"q\0" + b"".join(b"0%bh%ch%c%bq%c" % (start, n - 1, n - 1, end, n) for n in range(1, depth))
 
 
 HOSTILE_PICKLES = {
-    "a place far away": b"\x80\x02}r\xf0\xff\xff\x0f(U\x04dataNu.",
-    "a length beyond the file": b"\x80\x04}\x94(U\x04data\x8e\0\0\0\xff\0\0\0\0u.",
+    "a memo index out of range": b"\x80\x02}r\xf0\xff\xff\x0f(U\x04dataNu.",
+    "a length beyond the end of the file": b"\x80\x04}\x94(U\x04data\x8e\0\0\0\xff\0\0\0\0u.",
     "lists that double": b"\x80\x02}(U\x04data" + doubling(b"](", b"e") + b"u.",
     "a key that doubles": b"\x80\x02}(" + doubling(b"(", b"t") + b"Nu.",
     "deep lists": b"\x80\x02}(U\x04data" + b"]" * 100_000 + b"a" * 99_999 + b"u.",
@@ -100,26 +100,27 @@ EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpa
 
 
 def idx_header(shape: tuple[int, ...]) -> bytes:
+    """Return the header of an IDX file that claims a shape."""
     return struct.pack(f">BBBB{len(shape)}i", 0, 0, 8, len(shape), *shape)
 
 
 def repeated_labels() -> bytes:
-    """A pickle of a megabyte with labels that NumPy would make a gigabyte of."""
+    """Return a pickle of a megabyte with labels of which NumPy would make a gigabyte."""
     return pickle.dumps({"data": np.zeros((4, 3072), np.uint8), "labels": [np.zeros(1 << 20, np.uint8)] * 1000})
 
 
 def matlab_files(header: bytes, megabytes: int = 200) -> list[bytes]:
-    """MATLAB files whose sizes lie: beyond the file, wrapping, negative, packed a thousandfold."""
+    """Return MATLAB files with false sizes: beyond the end of the file, overflowing, negative, compressed a thousandfold."""
 
     def matrix(shape: tuple[int, ...], claimed: int, data: bytes) -> bytes:
         sizes = struct.pack(f"<II{len(shape)}i", 5, 4 * len(shape), *shape)
         body = struct.pack("<IIII", 6, 8, 9, 0) + sizes + struct.pack("<HHI", 1, 1, ord("X"))
         return struct.pack("<II", 14, claimed) + body + struct.pack("<II", 2, claimed) + data
 
-    packer = zlib.compressobj(1)
-    parts = [packer.compress(matrix((32, 32, 3, 9), 27648, b""))]
-    parts += [packer.compress(bytes(1 << 20)) for _ in range(megabytes)]
-    bomb = b"".join([*parts, packer.flush()])
+    compressor = zlib.compressobj(1)
+    parts = [compressor.compress(matrix((32, 32, 3, 9), 27648, b""))]
+    parts += [compressor.compress(bytes(1 << 20)) for _ in range(megabytes)]
+    bomb = b"".join([*parts, compressor.flush()])
     return [
         header + element
         for element in (
@@ -133,7 +134,7 @@ def matlab_files(header: bytes, megabytes: int = 200) -> list[bytes]:
 
 
 def npy_header(**more: object) -> bytes:
-    """The header of an .npy file."""
+    """Return the header of an .npy file."""
     stream = io.BytesIO()
     np.lib.format.write_array_header_1_0(stream, {"descr": "|u1", "fortran_order": False, "shape": (40, 1, 28, 28), **more})
     return stream.getvalue()
@@ -148,31 +149,31 @@ FORGED_ARRAYS: dict[str, Callable[[bytes], bytes]] = {
 ODD_FILES = ("pipe", "device", "folder", "nowhere", "endless", "sparse")
 
 
-def put_odd_file(file: Path, what: str) -> None:
-    """Put something in a file's place that is no regular file of a plausible size."""
+def put_odd_file(file: Path, kind: str) -> None:
+    """Replace a file by something that is not a regular file of a plausible size."""
     file.unlink()
-    if what == "pipe":
+    if kind == "pipe":
         os.mkfifo(file)
-    elif what == "folder":
+    elif kind == "folder":
         file.mkdir()
-    elif what == "sparse":
+    elif kind == "sparse":
         with file.open("wb") as stream:
             stream.truncate(5 << 30)
     else:
-        file.symlink_to({"device": "/dev/zero", "nowhere": "none", "endless": "/proc/kmsg"}[what])
+        file.symlink_to({"device": "/dev/zero", "nowhere": "none", "endless": "/proc/kmsg"}[kind])
 
 
-def _packed_zeros(megabytes: int) -> bytes:
+def _compress_zeros(megabytes: int) -> bytes:
     stream = io.BytesIO()
-    with gzip.GzipFile(fileobj=stream, mode="wb", compresslevel=1) as packed:
-        packed.write(idx_header((40, 28, 28)))
+    with gzip.GzipFile(fileobj=stream, mode="wb", compresslevel=1) as compressed:
+        compressed.write(idx_header((40, 28, 28)))
         for _ in range(megabytes):
-            packed.write(bytes(1 << 20))
+            compressed.write(bytes(1 << 20))
     return stream.getvalue()
 
 
-def _picture_of(width: int, height: int, form: str) -> bytes:
-    """The bytes of a huge picture of one colour."""
+def _make_picture(width: int, height: int, form: str) -> bytes:
+    """Return a picture file of one colour: few bytes, many pixels."""
     if form == "PPM":
         return b"P6 %d %d 255\n" % (width, height)
     from PIL import Image
@@ -182,11 +183,11 @@ def _picture_of(width: int, height: int, form: str) -> bytes:
     return stream.getvalue()
 
 
-def _hostile(dataset: str) -> list[str]:
-    """The names of what a forger does to a dataset."""
-    made = {
+def _list_forgeries(dataset: str) -> list[str]:
+    """List the names of the forgeries of a dataset."""
+    forgeries = {
         "IDX": [f"shape {number}" for number in range(len(HOSTILE_SHAPES))],
-        "IDX, packed": ["zeros"],
+        "IDX, compressed": ["zeros"],
         "CIFAR-10 pickle": [*HOSTILE_PICKLES, "repeated labels"],
         "MATLAB": [f"matrix {number}" for number in range(5)],
         "GTSRB": [f"row {number}" for number in range(len(HOSTILE_ROWS))],
@@ -195,54 +196,54 @@ def _hostile(dataset: str) -> list[str]:
         "PPM": ["EPS", "huge"],
         "cache": [*FORGED_ARRAYS, "odd facts"],
     }
-    return [*made.get(dataset, []), *(f"odd file: {what}" for what in ODD_FILES)]
+    return [*forgeries.get(dataset, []), *(f"odd file: {kind}" for kind in ODD_FILES)]
 
 
-def forge_about(file: Path, odd: dict[str, Any]) -> None:
-    """Change what an entry of the cache says of itself, its checksum made right."""
-    about = json.loads(file.read_text())["about"] | odd
+def forge_about(file: Path, changes: dict[str, Any]) -> None:
+    """Change the about.json of a cache entry, with the right checksum."""
+    about = json.loads(file.read_text())["about"] | changes
     file.write_text(json.dumps({"sha256": digest_json(about), "about": about}))
 
 
 def forge_file(file: Path, data: bytes) -> None:
-    """Write another array into an entry of the cache, with the right size and checksum."""
+    """Write another array into a cache entry, with the right size and checksum."""
     about = file.with_name("about.json")
     files = json.loads(about.read_text())["about"]["files"]
     forge_about(about, {"files": files | {file.name: {"bytes": len(data), "crc32": zlib.crc32(data)}}})
 
 
 def _forge(case: Case, files: list[Path], draw: random.Random) -> None:
-    """Do to a dataset's files what a case says."""
+    """Forge one of a dataset's files."""
     file = draw.choice(files)
-    what, _, number = case.hostile.partition(" ")
-    if case.hostile.startswith("odd file"):
-        put_odd_file(file, case.hostile.rpartition(" ")[2])
+    kind, _, number = case.forgery.partition(" ")
+    if case.forgery.startswith("odd file"):
+        put_odd_file(file, case.forgery.rpartition(" ")[2])
         return
     if case.dataset == "cache":
-        if case.hostile == "odd facts":
-            odd = draw.choice([{"classes": ["0"]}, {"spread": [[1.0], [float("nan")]]}, {"note": 3}, {"files": []}])
-            forge_about(file.with_name("about.json"), odd)
+        if case.forgery == "odd facts":
+            changes = draw.choice([{"classes": ["0"]}, {"spread": [[1.0], [float("nan")]]}, {"note": 3}, {"files": []}])
+            forge_about(file.with_name("about.json"), changes)
             return
         file = file.with_name("train-pixels.npy")
-        data = FORGED_ARRAYS[case.hostile](file.read_bytes())
-        if case.hostile != "flipped":  # a forger can count, too
+        data = FORGED_ARRAYS[case.forgery](file.read_bytes())
+        if case.forgery != "flipped":  # a forger can compute checksums, too
             forge_file(file, data)
-    elif what == "shape":
+    elif kind == "shape":
         file, data = file.with_name("train-images-idx3-ubyte"), idx_header(HOSTILE_SHAPES[int(number)])
-    elif what == "matrix":
+    elif kind == "matrix":
         data = matlab_files(file.read_bytes()[:128])[int(number)]
-    elif what == "row":
+    elif kind == "row":
         file = next(file for file in files if file.suffix == ".csv")
         data = f"Filename;ClassId\n2.ppm;41\n{HOSTILE_ROWS[int(number)]}\n".encode()
-    elif what == "huge":
-        data = _picture_of(12_000, 12_000, case.dataset)
+    elif kind == "huge":
+        data = _make_picture(12_000, 12_000, case.dataset)
     else:
         data = {
-            "zeros": functools.partial(_packed_zeros, 500),
+            "zeros": functools.partial(_compress_zeros, 500),
             "repeated labels": repeated_labels,
             "EPS": lambda: EPS,
             **{name: functools.partial(bytes, data) for name, data in HOSTILE_PICKLES.items()},
-        }[case.hostile]()
+        }[case.forgery]()
     file.unlink()
     file.write_bytes(data)
 
@@ -252,38 +253,38 @@ def _forge(case: Case, files: list[Path], draw: random.Random) -> None:
 
 @functools.cache
 def _base() -> tempfile.TemporaryDirectory[str]:
-    """A folder with every dataset whole; made by the process that makes the cases, and removed when it ends."""
-    place = tempfile.TemporaryDirectory(prefix="data-files-")
-    for kind, made in KINDS.items():
-        made.write(_folder(Path(place.name) / kind, made))
-    return place
+    """Make a folder with all undamaged datasets, in the process that makes the cases. It is removed when that process ends."""
+    base = tempfile.TemporaryDirectory(prefix="data-files-")
+    for name, kind in KINDS.items():
+        kind.write(_data_folder(Path(base.name) / name, kind))
+    return base
 
 
-def _folder(root: Path, kind: Kind) -> Path:
+def _data_folder(root: Path, kind: Kind) -> Path:
     from spacecl.data.catalogue import DATASETS
 
     return root / DATASETS[kind.name].folders[0] if kind.name else root / "own"
 
 
-def cases(count: int, seed: int) -> list[Case]:
-    """So many cases: what forgers do first, then damage, the kinds in turn; the same for the same seed."""
+def make_cases(count: int, seed: int) -> list[Case]:
+    """Make `count` cases, the same for the same seed: forgeries first, then damage to each format in turn."""
     _base()
     draw = random.Random(seed)
-    forged = [Case(dataset, hostile, draw.getrandbits(32)) for dataset in KINDS for hostile in _hostile(dataset)]
+    forged = [Case(dataset, forgery, draw.getrandbits(32)) for dataset in KINDS for forgery in _list_forgeries(dataset)]
     if count < 2 * len(forged):
         forged = draw.sample(forged, count // 2)
     turns = itertools.islice(itertools.cycle(KINDS), count - len(forged))
     return forged + [Case(dataset, seed=draw.getrandbits(32)) for dataset in turns]
 
 
-def kind(case: Case) -> str:
-    return f"{case.dataset}, forged" if case.hostile else case.dataset
+def name_kind(case: Case) -> str:
+    return f"{case.dataset}, forged" if case.forgery else case.dataset
 
 
-def do(case: Case) -> str:
-    """Damage a copy of a dataset and read it; what is read must be right."""
+def run_case(case: Case) -> str:
+    """Damage a copy of a dataset and read it. What is read must be right."""
     base = Path(_base().name)
-    made = KINDS[case.dataset]
+    kind = KINDS[case.dataset]
     draw = random.Random(case.seed)
     with tempfile.TemporaryDirectory(dir=base) as place:
         root = Path(place) / "data"
@@ -292,37 +293,38 @@ def do(case: Case) -> str:
         mark = _watch_for_programs(Path(place))
         damaged = root
         if case.dataset == "cache":
-            _load(root, made)
+            _load(root, kind)
             damaged = Path(place) / "cache" / "decoded"
         files = sorted(file for file in damaged.rglob("*") if file.is_file() and not file.name.startswith("."))
-        if case.hostile:
+        if case.forgery:
             _forge(case, files, draw)
         else:
             file = draw.choice(files)
             data = damage(file.read_bytes(), draw)[1]
-            file.unlink()  # a link to the whole one
+            file.unlink()  # a hard link to the undamaged file
             file.write_bytes(data)
         try:
-            with warnings.catch_warnings(record=True) as said:
+            with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                found = _load(root, made)
+                parts = _load(root, kind)
         finally:
             assert not mark.exists(), "another program was started"
-    if any("empty files left out" in str(warning.message) for warning in said):
-        return "read without an empty file, and said"
-    if _same(found, _whole(case.dataset)):
-        return "read right"
-    assert not made.checked, "it was read as something else, though it carries checksums"
-    for pixels, labels, facts in found:
+    if any("empty files left out" in str(warning.message) for warning in caught):
+        return "read without an empty file, with a warning"
+    expected = _load_undamaged(case.dataset)
+    if _is_same(parts, expected):
+        return "read correctly"
+    assert not kind.has_checksums, "it was read as something else, though it has checksums"
+    for pixels, labels, facts in parts:
         assert pixels.dtype == np.uint8, pixels.dtype
-        assert pixels.shape[1:] == _whole(case.dataset)[0][0].shape[1:], pixels.shape
+        assert pixels.shape[1:] == expected[0][0].shape[1:], pixels.shape
         assert len(pixels) == len(labels) > 0, (len(pixels), len(labels))
         assert 0 <= labels.min() <= labels.max() < len(facts[0]), (labels.min(), labels.max())
-    return "read as it is"
+    return "read with valid images and labels"
 
 
 def _watch_for_programs(place: Path) -> Path:
-    """A Ghostscript that leaves a mark when it is started."""
+    """Install a Ghostscript that writes a file when it is started, and return that file."""
     from PIL import EpsImagePlugin
 
     (place / "gs").write_text(f"#!/bin/sh\necho started >> {place}/mark\n")
@@ -332,35 +334,36 @@ def _watch_for_programs(place: Path) -> Path:
     return place / "mark"
 
 
-Facts = tuple[tuple[str, ...], Any]  # names of classes, and mean and deviation of the training images
-Found = list[tuple[np.ndarray, np.ndarray, Facts]]  # pixels, labels and facts
+Facts = tuple[tuple[str, ...], Any]  # class names, and mean and deviation of the training images
+Parts = list[tuple[np.ndarray, np.ndarray, Facts]]  # pixels, labels and facts
 
 
-def _load(root: Path, made: Kind) -> Found:
+def _load(root: Path, kind: Kind) -> Parts:
     """Read a dataset as `spacecl run` does."""
     from spacecl.data.benchmarks.streams import load_stream
     from spacecl.data.sources import load
 
-    if made.name:
-        found = load(made.name, root)
-        return [(*part, (found.classes, found.spread)) for part in (found.train, found.test)]
+    if kind.name:
+        dataset = load(kind.name, root)
+        return [(*split, (dataset.classes, dataset.statistics)) for split in (dataset.train, dataset.test)]
     (task,) = load_stream(str(root / "own"), image_size=8)
     facts = tuple(task.classes), (task.train.mean, task.train.std)  # type: ignore[arg-type,union-attr]
     return [(part.pixels, part.labels, facts) for part in (task.train, task.test)]  # type: ignore[union-attr]
 
 
 @functools.cache
-def _whole(dataset: str) -> Found:
+def _load_undamaged(dataset: str) -> Parts:
     base = Path(_base().name)
     with tempfile.TemporaryDirectory(dir=base) as place:
         os.environ["SPACECL_CACHE"] = f"{place}/cache"
-        found = _load(base / dataset, KINDS[dataset])
-        return [(np.array(pixels), np.array(labels), facts) for pixels, labels, facts in found]
+        parts = _load(base / dataset, KINDS[dataset])
+        return [(np.array(pixels), np.array(labels), facts) for pixels, labels, facts in parts]
 
 
-def _same(one: Found, other: Found) -> bool:
+def _is_same(one: Parts, other: Parts) -> bool:
     return all(np.array_equal(a[0], b[0]) and np.array_equal(a[1], b[1]) and a[2] == b[2] for a, b in zip(one, other))
 
 
 def run(count: int, seed: int) -> Outcome:
-    return run_guarded("data files", cases(count, seed), do, kind=kind)
+    """Run `count` cases."""
+    return run_guarded("data files", make_cases(count, seed), run_case, kind=name_kind)

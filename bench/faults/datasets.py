@@ -13,21 +13,22 @@ import numpy as np
 
 
 def idx_bytes(array: np.ndarray) -> bytes:
+    """Return an IDX file with an array of bytes."""
     return struct.pack(f">BBBB{array.ndim}i", 0, 0, 8, array.ndim, *array.shape) + array.tobytes()
 
 
-def write_idx(folder: Path, packed: bool = True, count: int = 40) -> np.ndarray:
-    """Four small files as MNIST's; returns the training images."""
-    generator, made = np.random.default_rng(0), []
+def write_idx(folder: Path, compressed: bool = True, count: int = 40) -> np.ndarray:
+    """Write four small files like MNIST's, and return the training images."""
+    generator, parts = np.random.default_rng(0), []
     folder.mkdir(parents=True, exist_ok=True)
     for part, size in (("train", count), ("t10k", count // 4)):
         images = generator.integers(0, 256, (size, 28, 28), dtype=np.uint8)
-        made.append(images)
+        parts.append(images)
         for name, array in (("images-idx3", images), ("labels-idx1", (np.arange(size) % 10).astype(np.uint8))):
             data = idx_bytes(array)
-            file = folder / f"{part}-{name}-ubyte{'.gz' if packed else ''}"
-            file.write_bytes(gzip.compress(data) if packed else data)
-    return made[0]
+            file = folder / f"{part}-{name}-ubyte{'.gz' if compressed else ''}"
+            file.write_bytes(gzip.compress(data) if compressed else data)
+    return parts[0]
 
 
 def write_pictures(
@@ -38,7 +39,7 @@ def write_pictures(
     mode: str = "L",
     suffix: str = ".png",
 ) -> None:
-    """A folder of pictures for each name."""
+    """Write a folder of `count` pictures for each name."""
     from PIL import Image
 
     generator = np.random.default_rng(1)
@@ -50,6 +51,7 @@ def write_pictures(
 
 
 def write_cifar10(folder: Path, count: int = 20) -> None:
+    """Write six pickles like CIFAR-10's, with `count` images each."""
     folder.mkdir(parents=True)
     generator = np.random.default_rng(0)
     for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
@@ -59,6 +61,7 @@ def write_cifar10(folder: Path, count: int = 20) -> None:
 
 
 def write_cifar100(folder: Path, count: int = 20) -> None:
+    """Write three pickles like CIFAR-100's."""
     folder.mkdir(parents=True)
     generator = np.random.default_rng(0)
     for name in ("train", "test"):
@@ -70,6 +73,7 @@ def write_cifar100(folder: Path, count: int = 20) -> None:
 
 
 def write_facescrub(folder: Path, count: int = 20) -> None:
+    """Write two pickles like HAT's of FaceScrub."""
     folder.mkdir(parents=True)
     generator = np.random.default_rng(0)
     for part in ("train", "test"):
@@ -79,6 +83,7 @@ def write_facescrub(folder: Path, count: int = 20) -> None:
 
 
 def write_svhn(folder: Path, count: int = 9, compressed: bool = True) -> None:
+    """Write two MATLAB files like SVHN's."""
     from scipy.io import savemat
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -90,7 +95,7 @@ def write_svhn(folder: Path, count: int = 9, compressed: bool = True) -> None:
 
 
 def write_gtsrb(folder: Path, count: int = 1) -> None:
-    """Training pictures of 43 signs, and two test pictures with their table."""
+    """Write training pictures of 43 signs, and two test pictures with their table."""
     write_pictures(folder / "Final_Training" / "Images", [f"{n:05}" for n in range(43)], count, (12, 9), "RGB", ".ppm")
     write_pictures(folder / "Final_Test", ["Images"], 3, (9, 12), "RGB", ".ppm")
     (folder / "GT-final_test.csv").write_text("Filename;Width;ClassId\n2.ppm;9;41\n0.ppm;9;3\n")

@@ -20,7 +20,7 @@ import torch
 
 from spacecl import SPACE, Learner, Recipe, Task, disk, store
 from spacecl.data import cache
-from spacecl.data.readers import Decoded
+from spacecl.data.arrays import DecodedDataset, Split
 from spacecl.data.task_data import check_all_data
 from spacecl.learning.checkpoints import Checkpointer, Epoch, PhaseState, randomness
 from spacecl.runs.config import resolve
@@ -195,13 +195,14 @@ def _cache_scenario() -> Scenario:
     pixels = np.arange(40 * 8 * 8 * 3, dtype=np.uint8).reshape(40, 8, 8, 3)
     labels = np.arange(40) % 2
 
-    def decode(number: int) -> Callable[[], Decoded]:
-        return lambda: Decoded((pixels + np.uint8(number), labels), (pixels[:9], labels[:9]), ("cat", "dog"))
+    def decode(number: int) -> Callable[[], DecodedDataset]:
+        train, test = Split(pixels + np.uint8(number), labels), Split(pixels[:9], labels[:9])
+        return lambda: DecodedDataset(train, test, ("cat", "dog"))
 
     def use(number: int) -> Callable[[Path], None]:
         def step(folder: Path) -> None:
             with _cache_in(folder):
-                cache.decoded(f"toy{number}", [sources[number]], decode(number))
+                cache.load_decoded(f"toy{number}", [sources[number]], decode(number))
 
         return step
 
@@ -213,8 +214,8 @@ def _cache_scenario() -> Scenario:
         found: Parts = {}
         for number in (0, 1):
             entries = list((folder / "decoded").glob(f"toy{number}-*"))
-            entry = cache._cached(entries[0]) if entries else None
-            found[f"entry {number}"] = entry and digest(*entry.train, *entry.test, entry.classes, entry.note, entry.spread)
+            entry = cache.read_entry(entries[0]) if entries else None
+            found[f"entry {number}"] = entry and digest(*entry.train, *entry.test, entry.classes, entry.note, entry.statistics)
         return found
 
     return Scenario("cache", (use(0), use(1), use(0), spoil, use(0)), read)

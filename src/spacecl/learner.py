@@ -279,8 +279,8 @@ class Learner:
             trainer = Trainer(
                 self.fabric, recipe or Recipe(), self.seed, self.channels_last, progress=self.progress, on_epoch=on_epoch
             )
-            self._state = learn_task(state, task, trainer, self.seed, learn=learn, checkpoint=folder)
-        return self._state.records[task.name]
+            self._state = new = learn_task(state, task, trainer, self.seed, learn=learn, checkpoint=folder)
+        return new.records[task.name]
 
     def remember(self, task: Task) -> None:
         """Give a loaded learner the data of a learned task again, for a method that needs them.

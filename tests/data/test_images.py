@@ -7,15 +7,14 @@ import pytest
 import torch
 
 from spacecl import DataError, Images, Learner, Recipe, Task
-from spacecl.data.images import augment, preprocess, statistics
-from spacecl.data.readers import to_pixels
+from spacecl.data.images import augment, compute_statistics, preprocess
 from spacecl.data.task_data import fingerprint, prepare_data
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (50, 3, 6, 6), dtype=np.uint8)
 LABELS = np.arange(50) % 2
 
 
-def test_batches_have_mean_nought_and_spread_one_in_every_channel():
+def test_every_channel_of_a_batch_has_mean_0_and_standard_deviation_1():
     images = Images(PIXELS, LABELS)
     x = images.finish(images.batch(range(50))[0])
     assert x.dtype == torch.float32
@@ -24,10 +23,10 @@ def test_batches_have_mean_nought_and_spread_one_in_every_channel():
 
 
 def test_statistics_are_those_of_numpy():
-    mean, std = statistics(PIXELS)
+    mean, std = compute_statistics(PIXELS)
     assert mean == pytest.approx(PIXELS.mean((0, 2, 3)))
     assert std == pytest.approx(PIXELS.std((0, 2, 3)))
-    assert statistics(np.full((3, 1, 2, 2), 9, np.uint8)) == ((9.0,), (1.0,)), "a plain surface is not divided by nought"
+    assert compute_statistics(np.full((3, 1, 2, 2), 9, np.uint8)) == ((9.0,), (1.0,)), "a constant channel is not divided by 0"
 
 
 def test_another_shape_adds_black_borders_and_repeats_a_single_channel():
@@ -38,8 +37,8 @@ def test_another_shape_adds_black_borders_and_repeats_a_single_channel():
     assert float(x.mean()) == pytest.approx(0, abs=1e-5)
     assert float(x.std(unbiased=False)) == pytest.approx(1, abs=1e-4)
     padded = np.pad(grey, ((0, 0), (0, 0), (1, 1), (1, 2)))
-    wanted = (padded - padded.mean()) / padded.std()
-    assert np.allclose(x[:, 1].numpy(), wanted[:, 0], atol=1e-4)
+    expected = (padded - padded.mean()) / padded.std()
+    assert np.allclose(x[:, 1].numpy(), expected[:, 0], atol=1e-4)
 
 
 def test_an_order_permutes_the_pixels_of_every_image_alike():
@@ -57,7 +56,7 @@ def test_subsets_of_subsets_name_the_right_images():
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "message"),
     [
         ((PIXELS.astype(float), LABELS), "pixels must be uint8"),
         ((PIXELS[:, 0], LABELS), "pixels must be uint8 of shape"),
@@ -68,8 +67,8 @@ def test_subsets_of_subsets_name_the_right_images():
         ((PIXELS, LABELS, (1.0, 2.0), (1.0, 2.0)), "a value for each of 3 channels"),
     ],
 )
-def test_images_that_cannot_be_used_are_refused(values, told):
-    with pytest.raises(DataError, match=told):
+def test_images_that_cannot_be_used_are_refused(values, message):
+    with pytest.raises(DataError, match=message):
         Images(*values)
 
 
@@ -88,7 +87,7 @@ def test_a_learner_takes_images_as_it_takes_tensors():
     assert digest(images) == digest((x, torch.from_numpy(LABELS)))
 
 
-def test_wrong_images_are_told_with_their_shape():
+def test_images_of_another_shape_than_the_models_are_refused_with_both_shapes():
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(27, 5), torch.nn.Linear(5, 2))
     learner = Learner(model, example_input=torch.zeros(1, 3, 3, 3))
     with pytest.raises(DataError, match=r"inputs have shape \(3, 6, 6\), but the model's example input has \(3, 3, 3\)"):
@@ -112,40 +111,33 @@ def test_shifts_move_images_by_up_to_two_pixels_each_way():
     assert torch.equal(y.sum((1, 2, 3)), torch.ones(500))
 
 
-def test_none_changes_nothing():
+def test_the_augmentation_none_changes_nothing():
     x = torch.randn(5, 3, 6, 6)
     assert augment(x, "none") is x
 
 
-def test_other_pixels_labels_or_orders_of_pixels_have_another_mark():
-    given = {"mean": (9.0, 9.0, 9.0), "std": (1.0, 1.0, 1.0)}  # so that pixels do not show in them
+def test_other_pixels_labels_or_orders_of_pixels_have_another_fingerprint():
+    options = {"mean": (9.0, 9.0, 9.0), "std": (1.0, 1.0, 1.0)}  # or they would differ with the pixels
     changed = PIXELS.copy()
     changed[0] ^= 1
-    marks = {
-        fingerprint(Images(PIXELS, LABELS, **given)),
-        fingerprint(Images(changed, LABELS, **given)),
-        fingerprint(Images(PIXELS, 1 - LABELS, **given)),
-        fingerprint(Images(PIXELS, LABELS, **given, order=torch.arange(108))),
-        fingerprint(Images(PIXELS, LABELS, **given, order=torch.arange(108).flip(0))),
+    fingerprints = {
+        fingerprint(Images(PIXELS, LABELS, **options)),
+        fingerprint(Images(changed, LABELS, **options)),
+        fingerprint(Images(PIXELS, 1 - LABELS, **options)),
+        fingerprint(Images(PIXELS, LABELS, **options, order=torch.arange(108))),
+        fingerprint(Images(PIXELS, LABELS, **options, order=torch.arange(108).flip(0))),
     }
-    assert len(marks) == 5
+    assert len(fingerprints) == 5
 
 
-def test_pictures_that_are_not_square_keep_their_sides():
-    from PIL import Image
-
-    pixels = np.array([[0, 200, 0], [200, 0, 200]], np.uint8)
-    assert np.array_equal(to_pixels(Image.fromarray(pixels), (1, 2, 3)), pixels[None])
-    large = Image.fromarray(np.kron(pixels, np.ones((8, 8), np.uint8)))
-    assert np.abs(to_pixels(large, (1, 2, 3)).astype(int) - pixels[None]).max() < 80
-
-
-def test_pictures_become_inputs_of_the_shape_that_was_told():
+def test_preprocessing_makes_the_same_inputs_of_pictures():
     pixels = np.random.default_rng(0).integers(0, 255, (5, 1, 2, 3), dtype=np.uint8)
     for more in ({}, {"order": torch.randperm(6)}, {"shape": (1, 4, 5)}):
         images = Images(pixels, np.zeros(5, np.int64), **more)
-        told = json.loads(json.dumps(images.told()))
-        assert torch.equal(preprocess(told, pixels), images.finish(images.batch(np.arange(5))[0]))
+        preprocessing = json.loads(json.dumps(images.preprocessing()))
+        assert torch.equal(preprocess(preprocessing, pixels), images.finish(images.batch(np.arange(5))[0]))
+    with pytest.warns(DeprecationWarning, match=r"Images\.told is deprecated; use Images\.preprocessing"):
+        assert images.told() == images.preprocessing()
 
 
 def test_a_wrong_label_does_not_make_a_head_of_a_million_classes():
@@ -156,10 +148,10 @@ def test_a_wrong_label_does_not_make_a_head_of_a_million_classes():
         task = Task("a", Images(PIXELS, labels))
         if refused:
             with pytest.raises(
-                DataError, match=rf"label {largest} asks for .* classes, but there are 50 examples.*classes=\.\.\."
+                DataError, match=rf"label {largest} needs .* classes, but there are 50 examples.*classes=\.\.\."
             ):
                 prepare_data(task, example, torch.Generator())
         else:
             assert prepare_data(task, example, torch.Generator())[2] == largest + 1
-        asked = Task("a", Images(PIXELS, labels), classes=largest + 1)
-        assert prepare_data(asked, example, torch.Generator())[2] == largest + 1
+        sized = Task("a", Images(PIXELS, labels), classes=largest + 1)
+        assert prepare_data(sized, example, torch.Generator())[2] == largest + 1

@@ -1,36 +1,24 @@
-"""Benchmarks as tasks: permutations, splits, order, limits, and users' own data."""
+"""Benchmarks as tasks: permutations, splits, order, limits, and the paper's networks."""
 
-import os
-import subprocess
-import sys
+import pickle
 import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from data_helpers import REAL
 from faults.datasets import write_cifar10, write_idx, write_pictures
-from PIL import Image
-from test_data import REAL
 
-from spacecl import ConfigError, DataError, Learner
+from spacecl import SPACE, ConfigError, Learner
 from spacecl.data import sources
 from spacecl.data.benchmarks.networks import CNN, NETWORKS, ResNet18
 from spacecl.data.benchmarks.presets import BENCHMARKS
 from spacecl.data.benchmarks.streams import load_stream
 from spacecl.data.task_data import Data, check_all_data
 
-ROOT = Path(__file__).parents[2]
 
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("SPACECL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("SPACECL_DATA", raising=False)
-    monkeypatch.setattr(sources, "SYSTEM", ())
-
-
-def test_permutations_are_fixed_differ_between_tasks_and_are_the_same_for_training_and_test():
+def test_permutations_are_the_same_in_every_run_and_differ_between_tasks():
     first, again = load_stream("permuted-digits"), load_stream("permuted-digits", seed=5)
     orders = [task.train.order for task in first]
     assert len(first) == 5
@@ -38,7 +26,7 @@ def test_permutations_are_fixed_differ_between_tasks_and_are_the_same_for_traini
     assert all(torch.equal(task.train.order, task.test.order) for task in first)
     assert all(sorted(order.tolist()) == list(range(64)) for order in orders)
     assert len({tuple(order.tolist()) for order in orders}) == 5
-    assert len(load_stream("permuted-digits", tasks=7)) == 7, "there are as many permutations as one likes"
+    assert len(load_stream("permuted-digits", tasks=7)) == 7, "any number of permutations"
 
 
 def test_p_mnist_has_ten_tasks_of_ten_classes(tmp_path):
@@ -49,20 +37,22 @@ def test_p_mnist_has_ten_tasks_of_ten_classes(tmp_path):
     assert tasks[3].train.finish(tasks[3].train.batch([0])[0]).shape == (1, 784)
 
 
-def test_split_cifar10_has_two_classes_a_task_none_lost_none_twice(tmp_path):
+def test_split_cifar10_has_two_classes_per_task_and_uses_every_image_once(tmp_path):
     write_cifar10(tmp_path / "cifar-10-batches-py")
     tasks = load_stream("split-cifar10", tmp_path)
     assert [task.classes for task in tasks][:2] == [("airplane", "automobile"), ("bird", "cat")]
     rows = np.concatenate([task.train.rows for task in tasks])
     assert sorted(rows) == list(range(100))
-    found = sources.load("cifar10", tmp_path)
-    assert all(part.mean == found.spread[0] for task in tasks for part in (task.train, task.test)), "of all training images"
+    dataset = sources.load("cifar10", tmp_path)
+    assert all(part.mean == dataset.statistics.mean for task in tasks for part in (task.train, task.test)), (
+        "of all training images"
+    )
     for number, task in enumerate(tasks):
-        assert set(found.train[1][task.train.rows]) == {2 * number, 2 * number + 1}
+        assert set(dataset.train[1][task.train.rows]) == {2 * number, 2 * number + 1}
         assert set(task.train.targets.tolist()) == set(task.test.targets.tolist()) == {0, 1}
 
 
-def test_order_and_tasks_and_limit_make_smaller_or_shuffled_streams():
+def test_order_tasks_and_limit_select_tasks_and_images():
     names = [task.name for task in load_stream("permuted-digits", order=[3, 1])]
     assert names == ["digits-3", "digits-1"]
     shuffled = [task.name for task in load_stream("permuted-digits", order="random", seed=3)]
@@ -81,8 +71,6 @@ def test_order_and_tasks_and_limit_make_smaller_or_shuffled_streams():
 
 def write_eight(folder):
     """All eight datasets, a few images of each."""
-    import pickle
-
     from scipy.io import savemat
 
     write_cifar10(folder / "cifar-10-batches-py")
@@ -108,13 +96,15 @@ def write_eight(folder):
     write_pictures(folder / "notMNIST_small", "ABCDEFGHIJ", 5)
 
 
-def test_eight_datasets_come_in_the_papers_order_as_small_colour_images_and_counts_are_checked(tmp_path):
+def test_eight_datasets_come_in_the_papers_order_as_small_colour_images_and_their_sizes_are_checked(tmp_path):
     write_eight(tmp_path)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         tasks = load_stream("8-datasets", tmp_path)
-    assert "CIFAR-10 has 100 + 20 images; in Table S1 there are 50,000 + 10,000." in [str(warning.message) for warning in told]
-    assert len(told) == 8
+    assert "CIFAR-10 has 100 + 20 images; in Table S1 there are 50,000 + 10,000." in [
+        str(warning.message) for warning in caught
+    ]
+    assert len(caught) == 8
     assert [task.name for task in tasks] == list(BENCHMARKS["8-datasets"].datasets)
     assert [len(task.classes) for task in tasks] == [10, 100, 100, 10, 10, 10, 43, 10]
     for task in tasks:
@@ -144,106 +134,6 @@ def test_published_counts_and_our_split_give_table_s1(name):
     data = Data((torch.zeros(train, 1), torch.zeros(train, dtype=torch.int64)), name)
     rest, valid = data.split(0.1, torch.Generator().manual_seed(0))
     assert (len(rest), len(valid), test) == TABLE_S1[name]
-
-
-# -- one's own --------------------------------------------------------------------------------------------------------
-
-
-def test_a_folder_of_class_folders_is_a_task_with_a_tenth_set_aside_for_testing(tmp_path):
-    write_pictures(tmp_path / "own" / "birds", ["crow", "robin"], 10, (40, 30), "RGB", ".jpg")
-    write_pictures(tmp_path / "own" / "trees" / "train", ["elm", "oak", "yew"], 4, (40, 30), "RGB")
-    write_pictures(tmp_path / "own" / "trees" / "test", ["elm", "oak", "yew"], 2, (40, 30), "L")
-    write_pictures(tmp_path / "own" / "trees" / "valid", ["elm", "oak", "yew"], 1, (40, 30), "RGB")
-    birds, trees = load_stream(str(tmp_path / "own"), image_size=16)
-    assert (birds.classes, len(birds.train), len(birds.test), birds.valid) == (("crow", "robin"), 18, 2, None)
-    assert (trees.classes, len(trees.train), len(trees.valid), len(trees.test)) == (("elm", "oak", "yew"), 12, 3, 6)
-    assert birds.train.finish(birds.train.batch([0])[0]).shape == (1, 3, 16, 16)
-    assert not set(map(bytes, birds.train.pixels)) & set(map(bytes, birds.test.pixels))
-    assert sorted(birds.test.targets.tolist()) == [0, 1], "of every class"
-    with Image.open(tmp_path / "own" / "trees" / "valid" / "oak" / "0.png") as picture:
-        wanted = np.asarray(picture.resize((16, 16), Image.Resampling.BILINEAR, reducing_gap=3.0)).transpose(2, 0, 1)
-    assert np.array_equal(trees.valid.pixels[1], wanted)
-    assert trees.valid.mean == trees.train.mean == trees.test.mean
-    assert load_stream(str(tmp_path / "own"), image_size=20)[0].train.pixels.shape[1:] == (3, 20, 20)
-    limited = load_stream(str(tmp_path / "own"), image_size=16, limit=2)[1]
-    assert (len(limited.train), len(limited.valid), len(limited.test)) == (6, 3, 6)
-
-
-def test_tasks_come_in_the_order_in_which_people_count(tmp_path):
-    for number in (1, 2, 10):
-        write_pictures(tmp_path / f"task{number}", ["a", "b"], 3)
-    assert [task.name for task in load_stream(str(tmp_path))] == ["task1", "task2", "task10"]
-
-
-def test_every_fault_of_own_folders_is_told_at_once(tmp_path):
-    write_pictures(tmp_path / "one", ["only"], 3)
-    write_pictures(tmp_path / "two" / "train", ["a", "b"], 3)
-    write_pictures(tmp_path / "two" / "test", ["a", "c"], 3)
-    write_pictures(tmp_path / "two" / "val", ["a", "b"], 3)
-    write_pictures(tmp_path / "test", ["a", "b"], 3)
-    (tmp_path / "three" / "x").mkdir(parents=True)
-    write_pictures(tmp_path / "three", ["y"], 1)
-    with pytest.raises(DataError) as failed:
-        load_stream(str(tmp_path))
-    text = str(failed.value)
-    assert "one needs at least two class folders" in text
-    assert "has the classes ['a', 'c'], but train has ['a', 'b']" in text
-    assert "holds no pictures" in text
-    assert "has val beside train, valid and test; nothing else has a meaning" in text
-    assert "holds train, valid or test itself" in text
-
-
-def test_a_python_file_gives_tasks_and_its_faults_are_told(tmp_path):
-    file = tmp_path / "mine.py"
-    body = "import torch, spacecl\nx, y = torch.randn(60, 4), torch.arange(60) % 3\n"
-    file.write_text(f"{body}def tasks():\n    return [spacecl.Task('a', (x, y), test=(x, y))]\ndef nothing():\n    return 3\n")
-    assert load_stream(str(file))[0].name == "a"
-    limited = load_stream(str(file), limit=5)[0]
-    assert torch.bincount(limited.train[1]).tolist() == [5, 5, 5]
-    with pytest.raises(ConfigError, match=r"must return a list of spacecl\.Task; it returned a int"):
-        load_stream(f"{file}:nothing")
-    with pytest.raises(ConfigError, match=r"has no function other\(\)"):
-        load_stream(f"{file}:other")
-    file.write_text(f"{body}def tasks():\n    return [spacecl.Task('a', (x, y))] * 2\n")
-    with pytest.raises(ConfigError, match="no test data for a, a"):
-        load_stream(str(file))
-    file.write_text(f"{body}def tasks():\n    return [spacecl.Task('a', (x, y), test=(x, y))] * 2\n")
-    with pytest.raises(ConfigError, match="names are there twice: a"):
-        load_stream(str(file))
-
-
-def test_what_lies_beside_a_file_of_tasks_can_be_imported(tmp_path):
-    (tmp_path / "beside_it.py").write_text("NAME = 'from beside'\n")
-    body = "import torch, spacecl, beside_it\nx, y = torch.randn(60, 4), torch.arange(60) % 3\n"
-    (tmp_path / "mine.py").write_text(f"{body}def tasks():\n    return [spacecl.Task(beside_it.NAME, (x, y), test=(x, y))]\n")
-    assert load_stream(str(tmp_path / "mine.py"))[0].name == "from beside"
-
-
-def test_the_example_of_own_data_runs_as_the_readme_says(tmp_path):
-    command = [sys.executable, "-m", "spacecl", "run", str(ROOT / "examples" / "own_tasks.py"), "--out", str(tmp_path / "r")]
-    model = ["--model", f"{ROOT / 'examples' / 'own_tasks.py'}:network"]
-    done = subprocess.run([*command, *model, "--epochs", "2"], capture_output=True, text=True, env=os.environ, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "r" / "result.json").is_file()
-
-
-def test_a_folder_of_pictures_is_run_by_the_command(tmp_path):
-    generator = np.random.default_rng(0)
-    for task in ("a", "b"):
-        for shade, name in ((60, "dark"), (190, "light")):
-            folder = tmp_path / "own" / task / name
-            folder.mkdir(parents=True)
-            for number in range(30):
-                noise = generator.integers(-50, 50, (20, 20, 3)) + shade
-                Image.fromarray(noise.astype(np.uint8)).save(folder / f"{number}.png")
-    command = [sys.executable, "-m", "spacecl", "run", str(tmp_path / "own"), "--out", str(tmp_path / "r")]
-    more = ["--set", "image_size=16", "--epochs", "3", "--variance", "0.8"]
-    done = subprocess.run([*command, *more], capture_output=True, text=True, env=os.environ, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert "2/2  b" in done.stdout
-
-
-# -- networks ------------------------------------------------------------------------------------------------------------
 
 
 def parameters(module):
@@ -276,22 +166,15 @@ def test_the_networks_are_those_of_the_paper():
     assert sizes == [(8, 4)]
 
 
-@pytest.mark.parametrize("name", [*BENCHMARKS])
-def test_the_method_of_every_recipe_fits_the_benchmarks_network(name):
-    from spacecl.data.benchmarks.presets import BENCHMARKS
-    from spacecl.runs import config
-
-    shape = {"mlp": (784,), "mlp-small": (64,)}.get(BENCHMARKS[name].model, (3, 32, 32))
-    for recipe in ("paper", "fast"):
-        values = BENCHMARKS[name].recipes[recipe]
-        chosen = config.Config(name, model=BENCHMARKS[name].model, options=values.options["space"], train=values.train)
-        learner = Learner(chosen.make_model(shape, 10), chosen.make_method(), example_input=torch.zeros(1, *shape))
-        assert learner.method.threshold("t", next(iter(learner.widths))) == next(
-            iter(values.options["space"]["variance"].values())
-        )
-
-
-# -- the real ones -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("model", sorted({benchmark.model for benchmark in BENCHMARKS.values()}))
+def test_the_method_of_every_recipe_fits_the_benchmarks_network(model):
+    shape = {"mlp": (784,), "mlp-small": (64,)}.get(model, (3, 32, 32))
+    learner = Learner(NETWORKS[model](shape, 10), example_input=torch.zeros(1, *shape))
+    presets = [preset for b in BENCHMARKS.values() if b.model == model for preset in b.recipes.values()]
+    for preset in presets:
+        learner.method = SPACE(**preset.options["space"])  # raises an error if a layer has no threshold
+        variance = preset.options["space"]["variance"]
+        assert learner.method.threshold("t", next(iter(learner.widths))) == next(iter(variance.values()))
 
 
 @pytest.mark.parametrize("name", ["p-mnist", "split-cifar10", "split-cifar100", "p-fashion"])

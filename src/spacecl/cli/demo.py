@@ -1,4 +1,4 @@
-"""`spacecl demo`: five small tasks, SPACE beside plain fine-tuning."""
+"""`spacecl demo`: five small tasks with SPACE and with plain fine-tuning."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from .terminal import positive
 def add_command(commands: Any) -> None:
     demo = commands.add_parser(
         "demo",
-        help="five small tasks, SPACE beside plain fine-tuning, in about a minute",
-        description="Learn five tasks in a row (handwritten digits, the pixels of each task in an order of its own), once with "
-        "SPACE and once with plain fine-tuning. Show what each still knows, and save the network that SPACE taught.",
+        help="five small tasks with SPACE and with plain fine-tuning, in about a minute",
+        description="Learn five tasks in a row (handwritten digits, with another permutation of the pixels in each task), once "
+        "with SPACE and once with plain fine-tuning. Print the accuracies of both, and save the learner that SPACE taught.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    demo.add_argument("--out", default="spacecl-demo", metavar="DIR", help="where to save the model")
-    demo.add_argument("--tasks", type=positive, default=5, metavar="N", help="how many tasks to learn")
+    demo.add_argument("--out", default="spacecl-demo", metavar="DIR", help="folder to save the learner in")
+    demo.add_argument("--tasks", type=positive, default=5, metavar="N", help="number of tasks")
     demo.add_argument(
-        "--variance", type=float, default=0.97, metavar="X", help="share of variance that new filters must explain"
+        "--variance", type=float, default=0.97, metavar="X", help="share of the variance that new filters must explain"
     )
     demo.add_argument("--epochs", type=positive, default=30, metavar="N", help="epochs of training per task")
     demo.add_argument("--seed", type=int, default=0, metavar="N", help="the same seed gives the same bits")

@@ -1,1 +1,1 @@
-"""Data: tasks, images, readers of the publishers' formats, the cache, and benchmarks as streams of tasks."""
+"""Data: tasks, images, datasets (find, download, read, cache), users' own data, and the benchmarks."""

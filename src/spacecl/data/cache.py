@@ -1,4 +1,7 @@
-"""Data decoded once: bytes and labels in a folder, memory-mapped from there. An entry is whole or not there."""
+"""The cache of decoded datasets: arrays of bytes and labels in a folder, memory-mapped from there.
+
+An entry is complete or absent. An entry that is damaged is decoded again.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import json
 import os
 import sys
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
@@ -16,94 +19,96 @@ from pathlib import Path
 
 import numpy as np
 from filelock import FileLock
+from platformdirs import user_cache_path
 
 from .. import disk
 from ..documents import Count, Finite, Sha256, digest_json, read_document
 from ..errors import ConfigError, DataError, StoreError
+from .arrays import DecodedDataset, Split
 from .files import CHUNK, open_file
-from .images import statistics
-from .readers import Decoded
+from .images import Statistics, compute_statistics
 
-VERSION = 2  # of the decoded form; another number makes all be decoded anew
+VERSION = 2  # of the format; with a new number all datasets are decoded again
+ARRAYS = ("pixels", "labels")
 
 
 @dataclass(frozen=True)
 class CachedFile:
-    """An array's file as it was written."""
+    """Size and checksum of an array's file."""
 
     bytes: Count
     crc32: Count
 
 
 @dataclass(frozen=True)
-class About:
-    """What an entry says of its arrays: class names, what was left out, mean and deviation of the training images."""
+class Entry:
+    """What the cache stores of a dataset in addition to its arrays (see `DecodedDataset`)."""
 
     classes: tuple[str, ...]
     note: str
-    spread: tuple[tuple[Finite, ...], tuple[Finite, ...]]
+    spread: tuple[tuple[Finite, ...], tuple[Finite, ...]]  # mean and standard deviation of the training images
     files: dict[str, CachedFile]
 
 
 @dataclass(frozen=True)
-class Kept:
-    """about.json, with its own checksum: another mean would change results in silence."""
+class EntryDocument:
+    """The file about.json. The checksum is there because another mean would change results without notice."""
 
     sha256: Sha256
-    about: About
+    about: Entry
 
 
-def cache() -> Path:
-    """The folder for downloads and decoded data: SPACECL_CACHE, or the usual place of the system."""
-    given = os.environ.get("SPACECL_CACHE")
-    if given:
-        return Path(given).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME") or (os.environ.get("LOCALAPPDATA") if os.name == "nt" else None)
-    return Path(base or Path.home() / ".cache").expanduser() / "spacecl"
+def cache_folder() -> Path:
+    """Return the folder for downloads and decoded data: $SPACECL_CACHE, or the user's cache folder on this system."""
+    folder = os.environ.get("SPACECL_CACHE")
+    if folder:
+        return Path(folder).expanduser()
+    return user_cache_path("spacecl", appauthor=False, opinion=False)
 
 
-def decoded(name: str, files: Sequence[Path], decode: Callable[[], Decoded]) -> Decoded:
-    """What `decode` makes of some files, from the cache if they are those of the last time."""
+def load_decoded(name: str, files: Sequence[Path], decode: Callable[[], DecodedDataset]) -> DecodedDataset:
+    """Load a dataset from the cache, or call `decode` and store the result if one of its `files` has changed."""
     try:
         facts = [(str(file.absolute()), stat.st_size, stat.st_mtime_ns) for file in files for stat in [file.stat()]]
-    except OSError as error:  # such as a link that leads nowhere
+    except OSError as error:  # such as a link to a file that does not exist
         raise DataError(f"A data file cannot be read: {error}. Repair or remove it.") from error
     key = hashlib.sha256(json.dumps([VERSION, name, facts]).encode()).hexdigest()[:16]
-    folder = cache() / "decoded" / f"{name}-{key}"
+    folder = cache_folder() / "decoded" / f"{name}-{key}"
     try:
         disk.make_folder(folder.parent)
         with FileLock(folder.parent / f".{name}.lock"):
             disk.remove_leftovers(folder.parent, folder.name)
-            found = _cached(folder)
-            if found is None:
-                _fill(folder, decode())
-                found = _cached(folder)
-    except (StoreError, OSError) as error:  # what is wrong with the data files themselves is a DataError
+            dataset = read_entry(folder)
+            if dataset is None:
+                _write_entry(folder, decode())
+                dataset = read_entry(folder)
+    except (StoreError, OSError) as error:  # problems with the data files themselves are DataErrors
         raise ConfigError(
             f"The cache {folder.parent} cannot be used: {str(error).rstrip('.')}. Name another folder with SPACECL_CACHE."
         ) from error
-    if found is None:
+    if dataset is None:
         raise DataError(f"{folder} cannot be read back right after it was written. Name another folder with SPACECL_CACHE.")
-    return found
+    return dataset
 
 
-def _fill(folder: Path, found: Decoded) -> None:
-    """Write an entry beside its place and put it there when it is whole and on the disk."""
-    made = folder.with_name(f".making-{folder.name}")
-    disk.remove(made)  # left by a process that was killed
-    disk.make_folder(made)
+def _write_entry(folder: Path, dataset: DecodedDataset) -> None:
+    """Write an entry to a temporary folder, and rename it when it is complete and on the disk."""
+    temporary = folder.with_name(f".making-{folder.name}")
+    disk.remove(temporary)  # left by a process that was killed
+    disk.make_folder(temporary)
     try:
-        arrays = {f"{part}-{what}.npy": array for part in ("train", "test") for what, array in zip(_KEPT, getattr(found, part))}
+        splits = {"train": dataset.train, "test": dataset.test}
+        arrays = {f"{part}-{kind}.npy": array for part, split in splits.items() for kind, array in zip(ARRAYS, split)}
         for file, array in arrays.items():
-            disk.write_file(made / file, partial(_write_array, array), sync_name=False)
-        files = {file: CachedFile((made / file).stat().st_size, _checksum(made / file)) for file in arrays}
-        about = asdict(About(found.classes, found.note, statistics(found.train[0]), files))
-        text = json.dumps({"sha256": digest_json(about), "about": about})
-        disk.write_file(made / "about.json", text.encode(), sync_name=False)
-        disk.replace_folder(made, folder)
+            disk.write_file(temporary / file, partial(_write_array, array), sync_name=False)
+        files = {file: CachedFile((temporary / file).stat().st_size, _checksum(temporary / file)) for file in arrays}
+        entry = asdict(Entry(dataset.classes, dataset.note, compute_statistics(dataset.train[0]), files))
+        text = json.dumps({"sha256": digest_json(entry), "about": entry})
+        disk.write_file(temporary / "about.json", text.encode(), sync_name=False)
+        disk.replace_folder(temporary, folder)
     except BaseException:
         with suppress(StoreError):
-            disk.remove(made)
+            disk.remove(temporary)
         raise
 
 
@@ -111,31 +116,28 @@ def _write_array(array: np.ndarray, stream: io.RawIOBase) -> None:
     np.save(stream, array)  # type: ignore[arg-type]
 
 
-_KEPT = ("pixels", "labels")
-
-
-def _cached(folder: Path) -> Decoded | None:
-    """An entry of the cache as memory-mapped arrays, or None if it is not there or is not what was written."""
+def read_entry(folder: Path) -> DecodedDataset | None:
+    """Read an entry of the cache as memory-mapped arrays, or return None if it is missing or damaged."""
     try:
-        kept = read_document(folder / "about.json", Kept)
-        about = kept.about
-        if digest_json(asdict(about)) != kept.sha256:
+        document = read_document(folder / "about.json", EntryDocument)
+        entry = document.about
+        if digest_json(asdict(entry)) != document.sha256:
             return None
         splits = []
         for part in ("train", "test"):
-            pixels, labels = (_mapped(folder / f"{part}-{what}.npy", about.files) for what in _KEPT)
-            splits.append((pixels, np.array(labels)))
-        found = Decoded(splits[0], splits[1], about.classes, about.note, about.spread)
-        return found if _is_whole(found) else None
+            pixels, labels = (_map_array(folder / f"{part}-{kind}.npy", entry.files) for kind in ARRAYS)
+            splits.append(Split(pixels, np.array(labels)))
+        dataset = DecodedDataset(splits[0], splits[1], entry.classes, entry.note, Statistics(*entry.spread))
+        return dataset if _is_valid(dataset) else None
     except PermissionError:
         raise
-    except Exception:  # a damaged entry may fail in any way, and is made anew
+    except Exception:  # a damaged entry may fail in any way, and is decoded again
         return None
 
 
-def _mapped(file: Path, kept: dict[str, CachedFile]) -> np.ndarray:
-    """An array in a file. What its header says is trusted only if the whole file is the one that was written."""
-    if _checksum(file, kept[file.name].bytes) != kept[file.name].crc32:
+def _map_array(file: Path, files: Mapping[str, CachedFile]) -> np.ndarray:
+    """Map an array's file into memory. Its header is only trusted if the checksum of the file is right."""
+    if _checksum(file, files[file.name].bytes) != files[file.name].crc32:
         raise ValueError(f"{file} is damaged")
     return np.load(file, mmap_mode="r", allow_pickle=False)
 
@@ -143,33 +145,32 @@ def _mapped(file: Path, kept: dict[str, CachedFile]) -> np.ndarray:
 def _checksum(file: Path, largest: int = sys.maxsize) -> int:
     with open_file(file, largest) as stream:
         status = os.fstat(stream.fileno())
-    return _checksum_of(file, status.st_size, status.st_mtime_ns)
+    return _compute_checksum(file, status.st_size, status.st_mtime_ns)
 
 
-@lru_cache(256)  # a stream of tasks asks for the same entry once a task
-def _checksum_of(file: Path, size: int, changed: int) -> int:
-    found = 0
+@lru_cache(256)  # a stream of tasks loads the same entry for every task
+def _compute_checksum(file: Path, size: int, changed: int) -> int:
+    checksum = 0
     with file.open("rb") as stream:
         while part := stream.read(CHUNK):
-            found = zlib.crc32(part, found)
-    return found
+            checksum = zlib.crc32(part, checksum)
+    return checksum
 
 
-def _is_whole(found: Decoded) -> bool:
-    """Whether an entry has the types and the shapes that decoding gives."""
-    mean, std = found.spread or ((), ())
-    channels = found.train[0].shape[1]
+def _is_valid(dataset: DecodedDataset) -> bool:
+    """Whether an entry has the types and shapes that decoding gives."""
+    mean, std = dataset.statistics or ((), ())
     return (
         all(
             pixels.dtype == np.uint8
             and pixels.ndim == 4
             and labels.dtype == np.int64
             and labels.shape == pixels.shape[:1]
-            and pixels.shape[1:] == found.train[0].shape[1:]
+            and pixels.shape[1:] == dataset.train.pixels.shape[1:]
             and labels.size > 0
-            and 0 <= labels.min() <= labels.max() < len(found.classes)
-            for pixels, labels in (found.train, found.test)
+            and 0 <= labels.min() <= labels.max() < len(dataset.classes)
+            for pixels, labels in (dataset.train, dataset.test)
         )
-        and len(mean) == len(std) == channels
+        and len(mean) == len(std) == dataset.train.pixels.shape[1]
         and min(std) > 0
     )

@@ -1,18 +1,17 @@
-"""The datasets that are known: where their files may lie, where they are published, what is known of them."""
+"""The known datasets: their folders and files, where they are published, and what they contain."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from .readers import list_pictures
+from .pictures import list_pictures
 
 
 @dataclass(frozen=True)
 class Download:
-    """A file of a publisher's, with the folder that it is put or unpacked into."""
+    """A file to download, and the folder that it is saved or unpacked to."""
 
     url: str
     md5: str
@@ -26,38 +25,54 @@ class Download:
 
 @dataclass(frozen=True)
 class Dataset:
-    """One dataset: what it is, in which folders it may lie, which files must be there, and where to get it."""
+    """A dataset: the folders where it may be, the files that it needs, and where to get it."""
 
     name: str
     title: str
     folders: tuple[str, ...]
-    files: tuple[str, ...]  # of IDX files, each may also end in .gz; alternatives are divided by |
-    counts: tuple[int, int]  # of training and test images, as published
+    files: tuple[str, ...]  # an IDX file may also end in .gz; "a|b" is one of two files
+    counts: tuple[int, int]  # published training and test images
     downloads: tuple[Download, ...] = ()
-    md5: dict[str, str] = field(default_factory=dict)  # of published files, unpacked, where they are known
-    by_hand: str = ""
+    md5: dict[str, str] = field(default_factory=dict)  # of the published files, decompressed, as far as they are known
+    by_hand: str = ""  # how to get what cannot be downloaded
 
-    def present(self, folder: Path) -> bool:
+    @property
+    def instructions(self) -> str:
+        """How to get this dataset, as a sentence without its full stop."""
+        return self.by_hand or f"Get it with: spacecl data fetch {self.name}"
+
+    def is_in(self, folder: Path) -> bool:
+        """Whether a folder contains all of this dataset's files."""
         if self.name == "facescrub":
             return folder.is_dir() and _has_faces(folder)
         return folder.is_dir() and all(
-            any((folder / one).exists() or _packed(folder / one) is not None for one in entry.split("|"))
-            for entry in self.files
+            any(_find_file(folder / file) is not None for file in alternatives.split("|")) for alternatives in self.files
         )
 
     def find(self, roots: Sequence[Path]) -> Path | None:
-        """The folder with this dataset's files, below one of some folders."""
-        return next((root / name for root in roots for name in self.folders if self.present(root / name)), None)
+        """Find the folder with this dataset's files below one of several folders."""
+        return next((root / name for root in roots for name in self.folders if self.is_in(root / name)), None)
 
-    def how(self) -> str:
-        """How to get it, in a sentence."""
-        return self.by_hand or f"Get it with: spacecl data fetch {self.name}"
+    def list_files(self, folder: Path) -> Iterator[Path]:
+        """List the files in a folder that this dataset is decoded from."""
+        if self.name == "facescrub" and (folder / "facescrub_train_100.pkl").is_file():
+            yield from (folder / f"facescrub_{part}_100.pkl" for part in ("train", "test"))
+            return
+        for alternatives in self.files or (".",):
+            for file in alternatives.split("|"):
+                path = _find_file(folder / file)
+                if path is not None and path.is_dir():
+                    yield from list_pictures(path)
+                elif path is not None and path.is_file():
+                    yield path
 
 
-def _packed(file: Path) -> Path | None:
-    """The packed form of an IDX file, if it is there."""
-    found = file.with_name(f"{file.name}.gz")
-    return found if file.name.endswith("-ubyte") and found.is_file() else None
+def _find_file(file: Path) -> Path | None:
+    """Return a file or folder if it exists; otherwise the compressed form of an IDX file, if that exists."""
+    if file.exists():
+        return file
+    compressed = file.with_name(f"{file.name}.gz")
+    return compressed if file.name.endswith("-ubyte") and compressed.is_file() else None
 
 
 def _has_faces(folder: Path) -> bool:
@@ -65,28 +80,17 @@ def _has_faces(folder: Path) -> bool:
     return pickles or any(path.is_dir() for path in folder.iterdir())
 
 
-def files_of(dataset: Dataset, folder: Path) -> Iterable[Path]:
-    """The files that a dataset is decoded from."""
-    if dataset.name == "facescrub" and (folder / "facescrub_train_100.pkl").is_file():
-        yield from (folder / f"facescrub_{part}_100.pkl" for part in ("train", "test"))
-        return
-    for entry in dataset.files or (".",):
-        for one in entry.split("|"):
-            path = _packed(folder / one) if not (folder / one).exists() else folder / one
-            if path is not None and path.is_dir():
-                yield from list_pictures(path)
-            elif path is not None and path.is_file():
-                yield path
-
-
 _IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 _SIGNS = "https://sid.erda.dk/public/archives/daaeac0d7ce1152aea9b61d9f1e19370"
 
 
-def _idx_files(base: str, into: str, sums: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """Downloads and checksums, packed and unpacked, of four IDX files."""
-    downloads = tuple(Download(f"{base}/{file}.gz", md5, into) for file, (md5, _) in zip(_IDX, sums))
-    return {"files": _IDX, "downloads": downloads, "md5": {file: md5 for file, (_, md5) in zip(_IDX, sums)}}
+def _make_idx_dataset(
+    name: str, title: str, folders: tuple[str, ...], url: str, into: str, checksums: Sequence[tuple[str, str]]
+) -> Dataset:
+    """Describe a dataset of four IDX files. `checksums` has the MD5 of each, compressed and decompressed."""
+    downloads = tuple(Download(f"{url}/{file}.gz", md5, into) for file, (md5, _) in zip(_IDX, checksums))
+    md5 = {file: md5 for file, (_, md5) in zip(_IDX, checksums)}
+    return Dataset(name, title, folders, _IDX, (60_000, 10_000), downloads, md5)
 
 
 DATASETS = {
@@ -135,20 +139,17 @@ DATASETS = {
             "(the archive facescrub_100.zip of its authors), or a folder of pictures for each person, into facescrub/ in "
             "your data folder",
         ),
-        Dataset(
+        _make_idx_dataset(
             "mnist",
             "MNIST",
             ("MNIST/raw", "MNIST", "mnist"),
-            counts=(60_000, 10_000),
-            **_idx_files(
-                "https://ossci-datasets.s3.amazonaws.com/mnist",
-                "MNIST/raw",
-                (
-                    ("f68b3c2dcbeaaa9fbdd348bbdeb94873", "6bbc9ace898e44ae57da46a324031adb"),
-                    ("d53e105ee54ea40749a09fcbcd1e9432", "a25bea736e30d166cdddb491f175f624"),
-                    ("9fb629c4189551a2d022fa330f9573f3", "2646ac647ad5339dbf082846283269ea"),
-                    ("ec29112dd5afa0611ce80d1b7f02629c", "27ae3e4e09519cfbb04c329615203637"),
-                ),
+            "https://ossci-datasets.s3.amazonaws.com/mnist",
+            "MNIST/raw",
+            (
+                ("f68b3c2dcbeaaa9fbdd348bbdeb94873", "6bbc9ace898e44ae57da46a324031adb"),
+                ("d53e105ee54ea40749a09fcbcd1e9432", "a25bea736e30d166cdddb491f175f624"),
+                ("9fb629c4189551a2d022fa330f9573f3", "2646ac647ad5339dbf082846283269ea"),
+                ("ec29112dd5afa0611ce80d1b7f02629c", "27ae3e4e09519cfbb04c329615203637"),
             ),
         ),
         Dataset(
@@ -166,20 +167,17 @@ DATASETS = {
                 "test_32x32.mat": "eb5a983be6a315427106f1b164d9cef3",
             },
         ),
-        Dataset(
+        _make_idx_dataset(
             "fashion-mnist",
             "Fashion-MNIST",
             ("FashionMNIST/raw", "FashionMNIST", "fashion-mnist", "Fashion-MNIST"),
-            counts=(60_000, 10_000),
-            **_idx_files(
-                "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
-                "FashionMNIST/raw",
-                (
-                    ("8d4fb7e6c68d591d4c3dfef9ec88bf0d", "f4a8712d7a061bf5bd6d2ca38dc4d50a"),
-                    ("25c81989df183df01b3e8a0aad5dffbe", "9018921c3c673c538a1fc5bad174d6f9"),
-                    ("bef4ecab320f06d8554ea6380940ec79", "8181f5470baa50b63fa0f6fddb340f0a"),
-                    ("bb300cfdad3c16e7a12a480ee83cd310", "15d484375f8d13e6eb1aabb0c3f46965"),
-                ),
+            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+            "FashionMNIST/raw",
+            (
+                ("8d4fb7e6c68d591d4c3dfef9ec88bf0d", "f4a8712d7a061bf5bd6d2ca38dc4d50a"),
+                ("25c81989df183df01b3e8a0aad5dffbe", "9018921c3c673c538a1fc5bad174d6f9"),
+                ("bef4ecab320f06d8554ea6380940ec79", "8181f5470baa50b63fa0f6fddb340f0a"),
+                ("bb300cfdad3c16e7a12a480ee83cd310", "15d484375f8d13e6eb1aabb0c3f46965"),
             ),
         ),
         Dataset(

@@ -1,4 +1,4 @@
-"""Datasets by name: found, or fetched from their publishers; read, or checked against what was published."""
+"""Datasets by name: find them, download them from their publishers, load them, and check them."""
 
 from __future__ import annotations
 
@@ -12,23 +12,35 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Literal
 
 from filelock import FileLock
 
 from .. import disk
 from ..errors import ConfigError, DataError
-from .cache import cache, decoded
-from .catalogue import DATASETS, files_of
-from .files import CHUNK, open_unpacked
-from .readers import Decoded, packed, read
+from .arrays import DecodedDataset
+from .cache import cache_folder, load_decoded
+from .catalogue import DATASETS
+from .files import CHUNK, open_decompressed
+from .readers import add_gz, read_dataset
 
-SYSTEM = (Path("/usr/share/datasets"),)  # where Debian's packages put datasets
+SYSTEM = (Path("/usr/share/datasets"),)  # where Debian's packages install datasets
+LARGEST_ARCHIVE = 1 << 31  # bytes when unpacked; the largest that is published has 276 MB
 
 
-def named(data: str | os.PathLike[str] | None) -> list[Path]:
-    """The folders that a user names as data: with --data, or else with SPACECL_DATA; several are divided as in PATH."""
-    given = os.fspath(data) if data is not None else os.environ.get("SPACECL_DATA", "")
-    folders = [Path(part).expanduser() for part in given.split(os.pathsep) if part]
+@dataclass(frozen=True)
+class CheckResult:
+    """The result of checking one dataset."""
+
+    state: Literal["missing", "damaged", "published", "different"]  # the last two can be read
+    folder: Path | None
+    message: str
+
+
+def user_folders(data: str | os.PathLike[str] | None) -> list[Path]:
+    """Return the data folders that the user names: `data` (--data), or else $SPACECL_DATA, separated as in $PATH."""
+    text = os.fspath(data) if data is not None else os.environ.get("SPACECL_DATA", "")
+    folders = [Path(part).expanduser() for part in text.split(os.pathsep) if part]
     if data is not None and not folders:
         raise ConfigError("--data names no folder. Give one, or leave it out.")
     missing = [str(folder) for folder in folders if not folder.is_dir()]
@@ -38,45 +50,54 @@ def named(data: str | os.PathLike[str] | None) -> list[Path]:
 
 
 def search_folders(data: str | os.PathLike[str] | None) -> list[Path]:
-    """All folders to look for data in, those that the user names first."""
-    return [*named(data), cache() / "downloads", *SYSTEM]
+    """Return all folders to search for data, those that the user names first."""
+    return [*user_folders(data), cache_folder() / "downloads", *SYSTEM]
 
 
 def find_missing(names: Iterable[str], data: str | os.PathLike[str] | None) -> list[str]:
-    """A sentence for each dataset that is not there and will not be fetched by itself."""
-    folders, asked = search_folders(data), named(data)
-    found = []
+    """Return a sentence for each dataset that is missing and would not be downloaded automatically."""
+    folders, named_folders = search_folders(data), user_folders(data)
+    problems = []
     for name in names:
         dataset = DATASETS[name]
-        if dataset.find(folders) is None and (asked or not dataset.downloads):
-            looked = ", ".join(str(folder) for folder in asked) or str(folders[0])
-            found.append(f"{dataset.title} is not in {looked} (as {' or '.join(dataset.folders)}). {dataset.how()}.")
-    return found
+        if dataset.find(folders) is None and (named_folders or not dataset.downloads):
+            places = ", ".join(str(folder) for folder in named_folders) or str(folders[0])
+            problems.append(f"{dataset.title} is not in {places} (as {' or '.join(dataset.folders)}). {dataset.instructions}.")
+    return problems
 
 
-def load(name: str, data: str | os.PathLike[str] | None = None) -> Decoded:
-    """A dataset as memory-mapped arrays: found, or fetched if the user named no folder; decoded the first time only."""
+def load(name: str, data: str | os.PathLike[str] | None = None) -> DecodedDataset:
+    """Load a dataset as memory-mapped arrays. It is decoded the first time only.
+
+    Parameters:
+        name: a key of DATASETS.
+        data: folders to search, separated as in $PATH. Default: $SPACECL_DATA. If no folder is named, a missing dataset is
+            downloaded into the cache.
+    """
     dataset, roots = DATASETS[name], search_folders(data)
     folder = dataset.find(roots)
     if folder is None:
         problems = find_missing([name], data)
         if problems:
             raise DataError(problems[0])
-        fetch(name, cache() / "downloads")
+        fetch(name, cache_folder() / "downloads")
         folder = dataset.find(roots)
         if folder is None:
             raise DataError(f"{dataset.title} was fetched, but its files are not where they should be, in {roots[-2]}.")
-    return decoded(name, list(files_of(dataset, folder)), partial(read, name, folder))
+    return load_decoded(name, list(dataset.list_files(folder)), partial(read_dataset, name, folder))
 
 
-# -- getting and checking ------------------------------------------------------------------------------------------
+# -- download ----------------------------------------------------------------------------------------------------------
 
 
 def fetch(name: str, into: Path, progress: bool | None = None) -> Path:
-    """Download a dataset from its publisher, checksums compared, and unpack it; it is put in place when it is whole."""
+    """Download a dataset from its publisher, compare checksums and unpack it. Returns its folder.
+
+    The folder appears when it is complete.
+    """
     dataset = DATASETS[name]
     if not dataset.downloads:
-        raise DataError(f"{dataset.title} cannot be fetched. {dataset.how()}.")
+        raise DataError(f"{dataset.title} cannot be fetched. {dataset.instructions}.")
     try:
         import pooch
         import requests
@@ -89,11 +110,11 @@ def fetch(name: str, into: Path, progress: bool | None = None) -> Path:
     with FileLock(into / ".lock"):
         for part in dataset.downloads:
             target = staging / part.into
-            keep = staging / "archives" if part.unpack else target
+            folder = staging / "archives" if part.unpack else target
             try:
                 with download_bar(part.name, progress) as bar:
                     loader = pooch.HTTPDownloader(progressbar=bar, timeout=60)
-                    file = pooch.retrieve(part.url, f"md5:{part.md5}", part.name, keep, downloader=loader)
+                    file = pooch.retrieve(part.url, f"md5:{part.md5}", part.name, folder, downloader=loader)
             except ValueError as error:  # the checksum
                 raise DataError(f"{part.url} is not the file that was published: {error}. Get it by hand.") from error
             except (requests.RequestException, OSError) as error:
@@ -110,11 +131,8 @@ def fetch(name: str, into: Path, progress: bool | None = None) -> Path:
     return final
 
 
-LARGEST_ARCHIVE = 1 << 31  # bytes when unpacked; the largest that is published has 276 MB
-
-
 def _unpack(archive: Path, target: Path) -> None:
-    """Unpack a zip or tar file. Members that would land elsewhere, and more than LARGEST_ARCHIVE bytes, are refused."""
+    """Unpack a zip or tar file. Paths outside of `target` and more than LARGEST_ARCHIVE bytes are refused."""
     try:
         if archive.suffix == ".zip":
             with zipfile.ZipFile(archive) as packed_zip:
@@ -140,42 +158,37 @@ def _check_members(archive: Path, members: Iterable[tuple[str, int]]) -> None:
             raise DataError(f"{archive} has more than {LARGEST_ARCHIVE:,} bytes when unpacked. Get another copy.")
 
 
-@dataclass(frozen=True)
-class Finding:
-    """What a check of one dataset came to."""
-
-    state: str  # "missing", "whole", "other" or "damaged"
-    folder: Path | None
-    told: str
+# -- check -------------------------------------------------------------------------------------------------------------
 
 
-def check(name: str, data: str | os.PathLike[str] | None = None) -> Finding:
-    """Read a dataset's files whole, and compare them with what was published."""
+def check(name: str, data: str | os.PathLike[str] | None = None) -> CheckResult:
+    """Read all of a dataset's files and compare them with the published ones."""
     dataset = DATASETS[name]
     folder = dataset.find(search_folders(data))
     if folder is None:
-        return Finding("missing", None, dataset.how())
+        return CheckResult("missing", None, dataset.instructions)
     try:
-        found = read(name, folder)
+        arrays = read_dataset(name, folder)
     except DataError as error:
-        return Finding("damaged", folder, str(error))
-    counts = len(found.train[1]), len(found.test[1])
-    differ = [file for file, md5 in dataset.md5.items() if _md5(packed(folder / file)) != md5]
-    told = f"{counts[0]:,} + {counts[1]:,} images, {len(found.classes)} classes"
-    if found.note:
-        told += f", {found.note}"
+        return CheckResult("damaged", folder, str(error))
+    counts = len(arrays.train.labels), len(arrays.test.labels)
+    changed_files = [file for file, md5 in dataset.md5.items() if _md5(add_gz(folder / file)) != md5]
+    message = f"{counts[0]:,} + {counts[1]:,} images, {len(arrays.classes)} classes"
+    if arrays.note:
+        message += f", {arrays.note}"
     if counts != dataset.counts:
-        told += f"; {dataset.counts[0]:,} + {dataset.counts[1]:,} were published"
-    if differ:
-        told += f"; not the published bytes: {', '.join(differ)}"
+        message += f"; {dataset.counts[0]:,} + {dataset.counts[1]:,} were published"
+    if changed_files:
+        message += f"; not the published bytes: {', '.join(changed_files)}"
     if not dataset.md5:
-        told += "; no checksums are known of its files"
-    return Finding("other" if differ or counts != dataset.counts or not dataset.md5 else "whole", folder, told)
+        message += "; no checksums are known of its files"
+    is_different = changed_files or counts != dataset.counts or not dataset.md5
+    return CheckResult("different" if is_different else "published", folder, message)
 
 
 def _md5(file: Path) -> str:
-    found = hashlib.md5(usedforsecurity=False)
-    with open_unpacked(file) as stream:
+    digest = hashlib.md5(usedforsecurity=False)
+    with open_decompressed(file) as stream:
         while part := stream.read(CHUNK):
-            found.update(part)
-    return found.hexdigest()
+            digest.update(part)
+    return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""Tasks: a name and data, in the form users have it; checked whole before any training."""
+"""Tasks: a name and the data to learn, in any form that users have it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ..errors import DataError, TaskError
 from ..validation import find_name_problem, is_integer, show
 from .images import Images
 
-INFER: Final = "infer"  # in place of a task's name: find out which it is
-CLASSES = 1_000_000  # that a task may have: every one is a row of its head
+INFER: Final = "infer"  # in place of a task's name: infer which task an input belongs to
+CLASSES = 1_000_000  # the most that a task may have: each is a row of its head
 Source = tuple[Any, Any] | Images | Dataset | DataLoader
 Batch = tuple[Tensor, Tensor]
 
 
 def check_name(name: Any) -> None:
-    """A task's name is text that can be shown, and not the word that asks to infer the task."""
+    """Raise an error unless a task's name is printable text and not the word that asks to infer the task."""
     problem = find_name_problem(name)
     if problem:
         raise DataError(f"A task needs a name, as text; got {show(name)}: {problem}.")
@@ -34,9 +34,15 @@ def check_name(name: Any) -> None:
 class Task:
     """One classification task: a name, training data and validation data.
 
-    Data is a pair `(x, y)` of tensors or arrays, `Images` as bytes, a `Dataset` of pairs, or a `DataLoader` of batches of
-    them; labels are integers from 0. Without `valid`, a tenth of `train` is set aside. `classes` is the number of classes
-    or their names; by default one more than the largest label. `test` is for those who measure: learning never looks at it.
+    Data is a pair `(x, y)` of tensors or arrays, `Images`, a `Dataset` of pairs, or a `DataLoader` of batches of pairs.
+    Labels are integers from 0.
+
+    Parameters:
+        name: what to call the task.
+        train: training data.
+        valid: validation data. Default: a tenth of `train`, which is then not trained on.
+        classes: the number of classes, or their names. Default: the largest label plus one.
+        test: test data for evaluation. Learning never uses it.
 
     >>> import torch
     >>> x, y = torch.randn(100, 8), torch.arange(100) % 3
@@ -60,25 +66,26 @@ class Task:
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
+        """The names of the classes, if they were given."""
         return self.classes if isinstance(self.classes, tuple) else None
 
     def class_count(self, largest: int) -> int:
-        """How many classes the task has, given the largest label in its data."""
+        """Return the number of classes, given the largest label in the data."""
         if self.classes is None:
             return largest + 1
         return len(self.classes) if isinstance(self.classes, Sequence) else int(self.classes)
 
 
 def check_class_names(classes: Any, task: str) -> tuple[str, ...]:
-    """The names of a task's classes, as text; they tell the classes apart, so none may be there twice."""
-    listed = isinstance(classes, Iterable) and not isinstance(classes, (str, bytes, bool, Mapping, Set))
-    if not listed or getattr(classes, "ndim", 1) != 1:
+    """Return the names of a task's classes as a tuple of text, or raise an error that lists all problems with them."""
+    is_list = isinstance(classes, Iterable) and not isinstance(classes, (str, bytes, bool, Mapping, Set))
+    if not is_list or getattr(classes, "ndim", 1) != 1:
         raise DataError(f"Task {task!r}: classes={show(classes)} is neither a number of classes nor a list of their names.")
     names = list(islice(classes, CLASSES + 1))
-    wrong = [f"class {number}, {show(name)}: {why}" for number, name in enumerate(names) if (why := find_name_problem(name))]
-    if not wrong:
-        wrong = [f"{name!r} is there {count} times" for name, count in Counter(names).items() if count > 1]
-    if wrong:
-        more = f"; and {len(wrong) - 5} more" if len(wrong) > 5 else ""
-        raise DataError(f"Task {task!r}: these names of classes cannot be used: {'; '.join(wrong[:5])}{more}.")
+    problems = [f"class {number}, {show(name)}: {why}" for number, name in enumerate(names) if (why := find_name_problem(name))]
+    if not problems:
+        problems = [f"{name!r} is there {count} times" for name, count in Counter(names).items() if count > 1]
+    if problems:
+        more = f"; and {len(problems) - 5} more" if len(problems) > 5 else ""
+        raise DataError(f"Task {task!r}: these names of classes cannot be used: {'; '.join(problems[:5])}{more}.")
     return tuple(map(str, names))

@@ -1,10 +1,10 @@
-"""A task's data as batches, in whatever form users have them; checked before any training."""
+"""A task's data as batches, whatever its form, and the checks that it must pass before training."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from .task import Batch, Source, Task
 
 
 class Batches(Protocol):
-    """What can be trained on: examples in batches, again and again."""
+    """What the training loop needs of data: `Data` has it, and methods may give their own."""
 
     def batches(self, size: int, order: torch.Generator | None = None) -> Iterator[Batch]: ...
 
@@ -28,8 +28,20 @@ class Batches(Protocol):
     def generators(self) -> list[torch.Generator]: ...
 
 
+class DataCounts(TypedDict):
+    """The number of classes of a task, and of examples in each part of its data."""
+
+    classes: int
+    train: int
+    valid: int
+    test: int
+
+
 class Data:
-    """A task's examples as batches: tensors and images are indexed, datasets and loaders are read through a DataLoader."""
+    """Examples as batches: tensors and images are indexed, datasets and loaders are read through a DataLoader.
+
+    Errors begin with `what`, such as "Task 'birds', train".
+    """
 
     def __init__(self, source: Source, what: str):
         self.what = what
@@ -49,7 +61,7 @@ class Data:
         elif isinstance(source, Dataset):
             self.dataset = source
         elif isinstance(source, (tuple, list)) and len(source) == 2:
-            self.tensors = _tensor(source[0], f"{what}: the inputs").detach(), _tensor(source[1], f"{what}: the labels")
+            self.tensors = _to_tensor(source[0], f"{what}: the inputs").detach(), _to_tensor(source[1], f"{what}: the labels")
         else:
             raise DataError(f"{what}: expected a pair (x, y), Images, a Dataset or a DataLoader; got {type(source).__name__}.")
 
@@ -65,14 +77,14 @@ class Data:
 
     @property
     def source(self) -> Source:
-        """The examples in a form that tasks take."""
-        found = next(s for s in (self.tensors, self.images, self.loader, self.dataset) if s is not None)
-        return found
+        """The examples in a form that a `Task` takes."""
+        sources = (self.tensors, self.images, self.loader, self.dataset)
+        return next(source for source in sources if source is not None)
 
     def batches(self, size: int, order: torch.Generator | None = None) -> Iterator[Batch]:
-        """All examples in batches, shuffled by `order` if given; a loader keeps its own batches and order.
+        """Yield all examples in batches of `size`, shuffled by `order` if given. A DataLoader keeps its own size and order.
 
-        Images come as bytes: `finish` makes them numbers where they have been moved to.
+        Images are bytes: move them to the device first, then convert them with `finish`.
         """
         if self.loader is not None:
             yield from self.loader
@@ -89,7 +101,7 @@ class Data:
             yield from (self.rows(part) for part in indices.split(size))
 
     def rows(self, indices: Tensor) -> Batch:
-        """Some examples, by number; not to be had from a loader."""
+        """Return some examples by number. A DataLoader does not have this."""
         if self.images is not None:
             return self.images.batch(indices)
         if self.tensors is not None:
@@ -98,21 +110,22 @@ class Data:
         return self._collate([self.dataset[index] for index in indices.tolist()])
 
     def _collate(self, examples: list[Any]) -> Any:
-        """Single examples as a batch."""
+        """Put single examples into a batch."""
         try:
             return default_collate(examples)
         except (TypeError, ValueError, RuntimeError, KeyError) as error:
             raise DataError(f"{self.what}: the examples cannot be put into one batch: {first_line(error)}") from error
 
     def finish(self, x: Tensor) -> Tensor:
-        """A batch's inputs as the network reads them."""
+        """Convert the inputs of a batch to what the network reads."""
         return x if self.images is None else self.images.finish(x)
 
     def steps(self, size: int) -> int:
+        """Return the number of batches of `size` in one epoch."""
         return len(self.loader) if self.loader is not None else -(-len(self) // size)
 
     def split(self, share: float, generator: torch.Generator) -> tuple[Data, Data]:
-        """Two parts of the data: the rest, and a share of it at random."""
+        """Split the data at random into the rest and a `share` of it."""
         if self.loader is not None:
             raise DataError(f"{self.what}: a DataLoader cannot be split. Give validation data with valid=...")
         order = torch.randperm(len(self), generator=generator)
@@ -129,13 +142,13 @@ class Data:
         return rest, part
 
     def check(self, example: Tensor, least: int = 2) -> int:
-        """Look at every example once; raise what is wrong with them, or return the largest label."""
+        """Check every example, and return the largest label. At least `least` examples are needed."""
         if self.tensors is not None and (self.tensors[1].dim() != 1 or self.tensors[0].shape[:1] != self.tensors[1].shape):
-            count, shape = self.tensors[0].shape[0] if self.tensors[0].dim() else "no", tuple(self.tensors[1].shape)
-            raise DataError(f"{self.what}: {count} inputs, but labels of shape {shape}; give one label per input.")
-        largest, lowest, seen = -1, 0, 0
-        for x, y in self._readable(self._to_check()):
-            problem = _problem(x, y, example, seen)
+            inputs, shape = self.tensors[0].shape[0] if self.tensors[0].dim() else "no", tuple(self.tensors[1].shape)
+            raise DataError(f"{self.what}: {inputs} inputs, but labels of shape {shape}; give one label per input.")
+        largest, lowest, count = -1, 0, 0
+        for x, y in self._read_pairs(self._batches_to_check()):
+            problem = _find_problem(x, y, example, count)
             if problem is None and self.images is None and len(x) != len(y):
                 problem = f"{len(x)} inputs, but {len(y)} labels in one batch; give one label per input."
             if problem:
@@ -143,37 +156,37 @@ class Data:
             y = y.to(torch.int64)
             if not len(y):
                 continue
-            largest, lowest, seen = max(largest, int(y.max())), min(lowest, int(y.min())), seen + len(y)
-        if seen < least:
-            raise DataError(f"{self.what}: {seen} examples; at least {least} are needed.")
+            largest, lowest, count = max(largest, int(y.max())), min(lowest, int(y.min())), count + len(y)
+        if count < least:
+            raise DataError(f"{self.what}: {count} examples; at least {least} are needed.")
         if lowest < 0:
             raise DataError(f"{self.what}: the label {lowest} is negative; labels count from 0.")
         return largest
 
     def generators(self) -> list[torch.Generator]:
-        """Those that a loader of the user's draws from, beside torch's own."""
+        """Return the random generators that a user's DataLoader draws from, in addition to torch's own."""
         parts = () if self.loader is None else (self.loader, self.loader.sampler, self.loader.batch_sampler)
-        found = [getattr(part, "generator", None) for part in parts]
-        return list({id(generator): generator for generator in found if isinstance(generator, torch.Generator)}.values())
+        generators = [getattr(part, "generator", None) for part in parts]
+        return list({id(generator): generator for generator in generators if isinstance(generator, torch.Generator)}.values())
 
     def first(self) -> Tensor:
-        """The inputs of the first batch."""
-        batch = next(self._readable(self.batches(1)), None)
+        """Return the inputs of the first batch."""
+        batch = next(self._read_pairs(self.batches(1)), None)
         if batch is None:
             raise DataError(f"{self.what}: there are no examples.")
         if not isinstance(batch[0], Tensor):
             raise DataError(f"{self.what}: inputs must be tensors; got {type(batch[0]).__name__}.")
         return batch[0]
 
-    def _to_check(self) -> Iterator[Any]:
-        """All examples in batches; of images, which cannot hold NaN, one input stands for all."""
+    def _batches_to_check(self) -> Iterator[Any]:
+        """Yield all examples in batches. One input stands for all images: bytes cannot hold NaN."""
         if self.images is None:
             yield from self.batches(4096)
         elif len(self):
             yield self.finish(self.images.batch([0])[0]), self.images.targets
 
-    def _readable(self, batches: Iterator[Any]) -> Iterator[Batch]:
-        """Batches that are pairs; what the user's own dataset raises while it is read is left as it is."""
+    def _read_pairs(self, batches: Iterator[Any]) -> Iterator[Batch]:
+        """Yield batches that are pairs. Errors of the user's own dataset are not caught."""
         for batch in batches:
             if not isinstance(batch, (tuple, list)) or len(batch) != 2:
                 count = f"{len(batch)} values" if isinstance(batch, (tuple, list)) else f"a {type(batch).__name__}"
@@ -182,7 +195,7 @@ class Data:
 
 
 def prepare_data(task: Task, example: Tensor, generator: torch.Generator) -> tuple[Data, Data, int]:
-    """A task's training and validation data and its number of classes, checked."""
+    """Check a task's data, and return its training data, validation data and number of classes."""
     train = Data(task.train, f"Task {task.name!r}, train")
     valid = None if task.valid is None else Data(task.valid, f"Task {task.name!r}, valid")
     largest = train.check(example)
@@ -193,9 +206,9 @@ def prepare_data(task: Task, example: Tensor, generator: torch.Generator) -> tup
     else:
         largest = max(largest, valid.check(example, least=1))
     classes, count = task.class_count(largest), len(train) + len(valid)
-    if task.classes is None and classes > count:  # a wrong label must not make a head of a million classes
+    if task.classes is None and classes > count:  # a single wrong label must not make a head of a million classes
         raise DataError(
-            f"Task {task.name!r}: the label {largest} asks for {classes:,} classes, but there are {count:,} examples, so most "
+            f"Task {task.name!r}: the label {largest} needs {classes:,} classes, but there are {count:,} examples, so most "
             "classes would have none. Number the task's own classes from 0, or give classes=..."
         )
     if largest >= classes:
@@ -206,8 +219,8 @@ def prepare_data(task: Task, example: Tensor, generator: torch.Generator) -> tup
     return train, valid, classes
 
 
-def check_all_data(task: Task, example: Tensor) -> dict[str, int]:
-    """Look at all of a task's data, test data included, before anything is trained; how many examples and classes it has."""
+def check_all_data(task: Task, example: Tensor) -> DataCounts:
+    """Check all of a task's data, test data included, and count its classes and examples."""
     train, valid, classes = prepare_data(task, example, torch.Generator().manual_seed(0))
     test = Data(task.test, f"Task {task.name!r}, test")  # type: ignore[arg-type]
     largest = test.check(example, least=1)
@@ -217,25 +230,31 @@ def check_all_data(task: Task, example: Tensor) -> dict[str, int]:
 
 
 def fingerprint(source: Source | None) -> str | None:
-    """A short mark of some data: of all labels and some of the inputs, or of the count alone where each must be read."""
+    """Compute a short digest of some data, from all labels and 64 inputs.
+
+    For a `Dataset` or `DataLoader` it is computed from the number of examples alone, because each would have to be read.
+    """
     if source is None:
         return None
-    data, found = Data(source, "data"), hashlib.sha256()
-    found.update(str(len(data)).encode())
-    some = torch.linspace(0, max(0, len(data) - 1), min(64, len(data))).long()
+    data, digest = Data(source, "data"), hashlib.sha256()
+    digest.update(str(len(data)).encode())
+    rows = torch.linspace(0, max(0, len(data) - 1), min(64, len(data))).long()
     if data.images is not None:
         images = data.images
-        found.update(repr((images.mean, images.std, images.shape)).encode())
-        pieces = [images.targets, images.batch(some)[0], *([] if images.order is None else [images.order])]
+        digest.update(repr((images.mean, images.std, images.shape)).encode())
+        tensors = [images.targets, images.batch(rows)[0], *([] if images.order is None else [images.order])]
     else:
-        pieces = [] if data.tensors is None else [data.tensors[1], data.tensors[0][some]]
-    for piece in pieces:
-        found.update(piece.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()[:16]
+        tensors = [] if data.tensors is None else [data.tensors[1], data.tensors[0][rows]]
+    for tensor in tensors:
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def check_input(x: Tensor, example: Tensor, first: int = 0) -> str | None:
-    """What is wrong with a batch of inputs, rows `first` on, for a model that takes `example`, or None."""
+    """Say what is wrong with a batch of inputs for a model that takes `example`, or return None.
+
+    `first` is the number of the first row, for messages.
+    """
     if not isinstance(x, Tensor):
         return f"inputs must be tensors; got {type(x).__name__}. Convert them, for instance with torch.as_tensor."
     kind = describe_unsupported(x)
@@ -246,12 +265,12 @@ def check_input(x: Tensor, example: Tensor, first: int = 0) -> str | None:
     if x.is_floating_point() != example.is_floating_point():
         return f"inputs are {x.dtype}, but the model's example input is {example.dtype}. Convert and scale them."
     if x.is_floating_point() and not bool(torch.isfinite(x).all()):
-        bad = first + int((~torch.isfinite(x.flatten(1)).all(1)).nonzero()[0])
-        return f"the input in row {bad} holds NaN or infinite values. Remove or repair it."
+        row = first + int((~torch.isfinite(x.flatten(1)).all(1)).nonzero()[0])
+        return f"the input in row {row} holds NaN or infinite values. Remove or repair it."
     return None
 
 
-def _problem(x: Any, y: Any, example: Tensor, first: int) -> str | None:
+def _find_problem(x: Any, y: Any, example: Tensor, first: int) -> str | None:
     kind = describe_unsupported(y) if isinstance(y, Tensor) else None
     if kind or not isinstance(y, Tensor) or y.is_floating_point() or y.dtype == torch.bool or y.dim() != 1:
         shape = f"{kind or y.dtype} of shape {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
@@ -259,7 +278,7 @@ def _problem(x: Any, y: Any, example: Tensor, first: int) -> str | None:
     return check_input(x, example, first)
 
 
-def _tensor(values: Any, what: str) -> Tensor:
+def _to_tensor(values: Any, what: str) -> Tensor:
     try:
         tensor = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:

@@ -23,7 +23,7 @@ from .context import TaskContext
 from .core import Core
 from .method import Learned, Method
 from .queries import Queries
-from .record import Picture, TaskRecord
+from .record import TaskRecord
 from .state import State
 from .trainer import Trainer, evaluate
 
@@ -66,7 +66,7 @@ def learn_task(
         parameters=sum(parameter.numel() for parameter in network.parameters()),
         size=core.size(),
         used=core.channels.widths(core.committed_units),
-        pictures=None if train.images is None else Picture(**train.images.told()),  # type: ignore[typeddict-item]
+        pictures=None if train.images is None else train.images.preprocessing(),
         history=tuple(learned.history),
         seconds=_add_up_seconds(learned),
         **_fields(learned.analysis),

@@ -7,23 +7,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any
 
 from pydantic import AliasChoices, Field
-from typing_extensions import TypedDict
 
+from ..data.images import Preprocessing
 from ..data.task import check_class_names, check_name
 from ..documents import Count, Fraction, NonNegative, Sha256
 from ..errors import DataError, renamed
 from .analysis import LayerSpectrum
 from .checkpoints import Epoch
-
-
-class Picture(TypedDict):
-    """What makes a picture an input: its pixels' shape, how they are scaled, borders and order (see `Images`)."""
-
-    pixels: Annotated[list[Count], Field(min_length=3, max_length=3)]  # channels, height, width
-    mean: list[float]
-    std: list[float]
-    shape: Annotated[list[Count], Field(min_length=3, max_length=3)] | None
-    order: list[Count] | None
 
 
 @dataclass(frozen=True, repr=False)
@@ -47,7 +37,7 @@ class TaskRecord:
     used: Mapping[str, Count] = field(default_factory=dict)  # output channels of each layer that the tasks so far use
     full: tuple[str, ...] = ()  # layers that had no free channel left when the task began
     grown: bool = False  # whether the network was made larger for this task
-    pictures: Picture | None = None  # how pictures become inputs, where the task was learned from Images
+    pictures: Preprocessing | None = None  # how pictures become inputs, where the task was learned from Images
     seconds: Mapping[str, float] = field(default_factory=dict)  # by phase
     history: tuple[Epoch, ...] = ()  # an entry per epoch
 

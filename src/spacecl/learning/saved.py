@@ -11,6 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from ..data.images import Preprocessing
 from ..documents import RESTORE
 from ..errors import DataError, SpaceError, StoreError
 from ..inference.task_inference import find_signature_problems
@@ -20,7 +21,7 @@ from .checkpoints import select_prefix
 from .core import Core
 from .growth import resize
 from .ownership import CommittedTask, WeightOwnership
-from .record import Picture, TaskRecord
+from .record import TaskRecord
 
 
 @dataclass(frozen=True)
@@ -184,22 +185,23 @@ def _find_problems(core: Core, records: Sequence[TaskRecord]) -> list[str]:
     return problems
 
 
-def _find_picture_problems(picture: Picture | None, example: Tensor) -> list[str]:
+def _find_picture_problems(preprocessing: Preprocessing | None, example: Tensor) -> list[str]:
     """Why pictures that are preprocessed in this way do not have the shape of the model's inputs, in words."""
-    if picture is None:
+    if preprocessing is None:
         return []
-    channels, high, wide = picture["pixels"]
-    shape = tuple(picture["shape"] or picture["pixels"])
-    order = picture["order"]
+    channels, high, wide = preprocessing["pixels"]
+    shape = tuple(preprocessing["shape"] or preprocessing["pixels"])
+    order = preprocessing["order"]
     fits = channels in (1, shape[0]) and high <= shape[1] and wide <= shape[2] and min(channels, high, wide) >= 1
     result = shape if order is None else (len(order),)
     scaled = all(
-        len(values) in (1, channels) and all(map(math.isfinite, values)) for values in (picture["mean"], picture["std"])
+        len(values) in (1, channels) and all(map(math.isfinite, values))
+        for values in (preprocessing["mean"], preprocessing["std"])
     )
     permuted = order is None or (len(order) == math.prod(shape) and sorted(order) == list(range(len(order))))
-    if fits and scaled and all(picture["std"]) and result == tuple(example.shape[1:]) and permuted:
+    if fits and scaled and all(preprocessing["std"]) and result == tuple(example.shape[1:]) and permuted:
         return []
-    return [f"pictures of {picture['pixels']} do not become inputs of {list(example.shape[1:])}"]
+    return [f"pictures of {preprocessing['pixels']} do not become inputs of {list(example.shape[1:])}"]
 
 
 def _compare(name: str, tensor: Tensor, dtype: torch.dtype, shape: Sequence[int]) -> list[str]:

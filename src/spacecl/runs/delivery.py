@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..data.images import preprocess
-from ..data.readers import decode_pictures, list_pictures
+from ..data.pictures import decode_pictures, list_pictures
 from ..data.task import Source, Task
 from ..data.task_data import Data, prepare_data
 from ..errors import ConfigError, DataError, SpaceError

@@ -1,95 +1,95 @@
-"""The demo: permuted digits, SPACE beside plain fine-tuning. Data comes with scikit-learn; nothing is downloaded."""
+"""The demo: SPACE and plain fine-tuning on the benchmark permuted-digits, side by side. Nothing is downloaded."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor, nn
+from torch import nn
 
+from ..data.benchmarks.streams import load_stream
 from ..data.task import Task
 from ..learner import Learner, Method
 from ..learning.recipe import Recipe
 from ..methods import SPACE, FineTune
 
-Split = tuple[Tensor, Tensor]
+COLUMNS = ("task", "SPACE then", "now", "widths", "share of network", "fine-tuning then", "now")
 
 
-def permuted_digits(tasks: int, seed: int) -> list[tuple[Task, Split]]:
-    """Tasks on scikit-learn's 8 x 8 digits, each with an order of pixels of its own, and a test set for each."""
-    from sklearn.datasets import load_digits
+@dataclass(frozen=True)
+class Trained:
+    """A learner after all tasks: the test accuracy of each task right after it was learned, and at the end."""
 
-    generator = torch.Generator().manual_seed(seed)
-    images, digits = load_digits(return_X_y=True)
-    shuffle = torch.randperm(len(images), generator=generator)
-    x, y = torch.tensor(images / 16, dtype=torch.float32)[shuffle], torch.tensor(digits)[shuffle]
-    parts = {"train": slice(0, 1200), "valid": slice(1200, 1400), "test": slice(1400, None)}
-    found = []
-    for number in range(tasks):
-        order = torch.randperm(64, generator=generator) if number else torch.arange(64)
-        split = {name: (x[part][:, order], y[part]) for name, part in parts.items()}
-        found.append((Task(f"digits-{number + 1}", split["train"], split["valid"]), split["test"]))
-    return found
+    learner: Learner
+    then: dict[str, float]
+    now: dict[str, float]
 
 
 def network() -> nn.Module:
+    """Make the demo's network: two hidden layers of 200 neurons, for flat images of 8 x 8 pixels."""
     return nn.Sequential(nn.Linear(64, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 10))
 
 
 def run(
     out: str, tasks: int = 5, variance: float = 0.97, epochs: int = 30, seed: int = 0, progress: bool | None = None
 ) -> None:
-    """Learn the tasks with both methods, print what came of it and save SPACE's learner."""
+    """Learn the tasks with both methods, print the accuracies, and save SPACE's learner in the folder `out`."""
     console = Console(soft_wrap=True)
     started = time.perf_counter()
-    stream, recipe = permuted_digits(tasks, seed), Recipe(epochs=epochs)
+    stream, recipe = load_stream("permuted-digits", tasks=tasks), Recipe(epochs=epochs)
     console.print(
-        f"{tasks} tasks: handwritten digits, each with its pixels in an order of its own; one network, 200 + 200 neurons."
+        f"{tasks} tasks: handwritten digits, with another permutation of the pixels in each task. "
+        "One network with 200 + 200 neurons."
     )
-    space, space_then = _learn(SPACE(variance=variance), stream, recipe, seed, progress)
-    plain, plain_then = _learn(FineTune(), stream, recipe, seed, progress)
-
-    table = Table(title="Accuracy on test data, when a task was learned and now that all are")
-    for column in ("task", "SPACE then", "now", "widths", "share of network", "fine-tuning then", "now"):
-        table.add_column(column, justify="left" if column in ("task", "widths") else "right")
-    full = sum(parameter.numel() for parameter in network().parameters())
-    now: list[tuple[float, float]] = []
-    for task, test in stream:
-        now.append((space.evaluate(test, task.name), plain.evaluate(test, task.name)))
-        record = space.records[task.name]
-        table.add_row(
-            task.name,
-            f"{space_then[task.name]:.1%}",
-            f"{now[-1][0]:.1%}",
-            "-".join(map(str, record.widths.values())),
-            f"{record.parameters / full:.1%}",
-            f"{plain_then[task.name]:.1%}",
-            f"{now[-1][1]:.1%}",
-        )
-    means = [sum(column) / len(stream) for column in (space_then.values(), *zip(*now), plain_then.values())]
-    table.add_section()
-    table.add_row("mean", f"{means[0]:.1%}", f"{means[1]:.1%}", "", "", f"{means[3]:.1%}", f"{means[2]:.1%}")
-    console.print(table)
-    space.verify()
-    space.save(out)
+    space = _train(SPACE(variance=variance), stream, recipe, seed, progress)
+    plain = _train(FineTune(), stream, recipe, seed, progress)
+    console.print(_make_table(space, plain))
+    space.learner.verify()
+    space.learner.save(out)
     console.print(
-        f"SPACE: all {tasks} networks together use {space.size:.1%} of the full one; each is still what was committed.\n"
+        f"SPACE: all {tasks} networks together use {space.learner.size:.1%} of the full one; each is still as committed.\n"
         f"Saved in {Path(out).resolve()} (load with spacecl.Learner.load). {time.perf_counter() - started:.0f} s.\n"
         f"Look into it: spacecl inspect {out} --model spacecl.runs.demo:network"
     )
 
 
-def _learn(
-    method: Method, stream: list[tuple[Task, Split]], recipe: Recipe, seed: int, progress: bool | None
-) -> tuple[Learner, dict[str, float]]:
+def _train(method: Method, stream: list[Task], recipe: Recipe, seed: int, progress: bool | None) -> Trained:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         learner = Learner(network(), method, example_input=torch.zeros(1, 64), seed=seed, progress=progress)
     then = {}
-    for task, test in stream:
+    for task in stream:
         learner.learn(task, recipe)
-        then[task.name] = learner.evaluate(test, task.name)
-    return learner, then
+        then[task.name] = _test(learner, task)
+    return Trained(learner, then, {task.name: _test(learner, task) for task in stream})
+
+
+def _test(learner: Learner, task: Task) -> float:
+    assert task.test is not None  # every task of a benchmark has test data
+    return learner.evaluate(task.test, task.name)
+
+
+def _make_table(space: Trained, plain: Trained) -> Table:
+    table = Table(title="Accuracy on test data, right after a task was learned and after all tasks")
+    for column in COLUMNS:
+        table.add_column(column, justify="left" if column in ("task", "widths") else "right")
+    full = sum(parameter.numel() for parameter in network().parameters())
+    for name, record in space.learner.records.items():
+        table.add_row(
+            name,
+            f"{space.then[name]:.1%}",
+            f"{space.now[name]:.1%}",
+            "-".join(map(str, record.widths.values())),
+            f"{record.parameters / full:.1%}",
+            f"{plain.then[name]:.1%}",
+            f"{plain.now[name]:.1%}",
+        )
+    accuracies = (space.then, space.now, plain.then, plain.now)
+    means = [f"{sum(values.values()) / len(values):.1%}" for values in accuracies]
+    table.add_section()
+    table.add_row("mean", *means[:2], "", "", *means[2:])
+    return table

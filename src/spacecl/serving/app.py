@@ -12,7 +12,7 @@ from importlib.resources import files
 from typing import Any
 
 from .. import __version__, store
-from ..data.readers import require_pillow
+from ..data.pictures import require_pillow
 from ..errors import ConfigError
 from ..learner import Learner
 from ..runs.open_run import OpenRun

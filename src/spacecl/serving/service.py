@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..data.images import preprocess
-from ..data.readers import PIXELS, LargePictureError, open_picture, to_pixels
+from ..data.pictures import PIXELS, LargePictureError, open_picture, to_pixels
 from ..data.task_data import check_input
 from ..errors import SpaceError, TaskError, first_line
 from ..export.export import INPUT

@@ -1,1 +1,1 @@
-"""The paper's benchmarks: data files, streams of tasks, networks and recipes."""
+"""The paper's benchmarks: streams of tasks, networks, settings, and published results."""

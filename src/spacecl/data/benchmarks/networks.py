@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 class MLP(nn.Module):
-    """Hidden layers of neurons with ReLU, and a classifier. The paper's has two of 1,000."""
+    """Fully connected layers with ReLU, and a classifier. The paper's has two hidden layers of 1,000 neurons."""
 
     def __init__(self, inputs: int, classes: int, hidden: Sequence[int] = (1000, 1000)):
         super().__init__()
@@ -29,7 +29,7 @@ class MLP(nn.Module):
 
 
 class CNN(nn.Module):
-    """Five convolutions, the last of 2 x 2, and a classifier. The paper's has 32-32-64-64-128 filters, or twice that."""
+    """Five convolutions, the last one 2 x 2, and a classifier. The paper uses 32-32-64-64-128 filters, or twice as many."""
 
     def __init__(
         self,
@@ -39,13 +39,13 @@ class CNN(nn.Module):
         dropout: float = 0.15,
     ):
         super().__init__()
-        channels, high, wide = shape
+        channels, height, width = shape
         a, b, c, d, e = filters
         self.conv1, self.conv2 = nn.Conv2d(channels, a, 3, padding=1), nn.Conv2d(a, b, 3, padding=1)
         self.conv3, self.conv4 = nn.Conv2d(b, c, 3, padding=1), nn.Conv2d(c, d, 3, padding=1)
         self.conv5 = nn.Conv2d(d, e, 2)
         self.pool, self.dropout = nn.MaxPool2d(2), nn.Dropout(dropout)
-        self.head = nn.Linear(e * ((high // 4 - 1) // 2) * ((wide // 4 - 1) // 2), classes)
+        self.head = nn.Linear(e * ((height // 4 - 1) // 2) * ((width // 4 - 1) // 2), classes)
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.relu(self.conv2(F.relu(self.conv1(x))))
@@ -57,17 +57,17 @@ class CNN(nn.Module):
 
 
 class Block(nn.Module):
-    """Two 3 x 3 convolutions with batch norms, and a shortcut, with a convolution of its own where shapes change."""
+    """Two 3 x 3 convolutions with batch norms and a shortcut, which has a 1 x 1 convolution where the shape changes."""
 
-    def __init__(self, before: int, filters: int, stride: int):
+    def __init__(self, inputs: int, filters: int, stride: int):
         super().__init__()
-        self.conv1 = nn.Conv2d(before, filters, 3, stride, padding=1, bias=False)
+        self.conv1 = nn.Conv2d(inputs, filters, 3, stride, padding=1, bias=False)
         self.norm1 = nn.BatchNorm2d(filters)
         self.conv2 = nn.Conv2d(filters, filters, 3, padding=1, bias=False)
         self.norm2 = nn.BatchNorm2d(filters)
         self.shortcut: nn.Module = nn.Identity()
-        if stride != 1 or before != filters:
-            self.shortcut = nn.Sequential(nn.Conv2d(before, filters, 1, stride, bias=False), nn.BatchNorm2d(filters))
+        if stride != 1 or inputs != filters:
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, filters, 1, stride, bias=False), nn.BatchNorm2d(filters))
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
@@ -75,7 +75,7 @@ class Block(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """The reduced ResNet-18 for small images: 40 base filters in the paper, four stages of two blocks."""
+    """A reduced ResNet-18 for small images: four stages of two blocks. The paper uses 40 base filters."""
 
     def __init__(self, shape: Sequence[int] = (3, 32, 32), classes: int = 10, base: int = 40):
         super().__init__()
@@ -95,7 +95,7 @@ class ResNet18(nn.Module):
 
 NETWORKS: dict[str, Callable[[Sequence[int], int], nn.Module]] = {
     "mlp": lambda shape, classes: MLP(prod(shape), classes),
-    "mlp-small": lambda shape, classes: MLP(prod(shape), classes, (100, 100)),  # UCB's: 0.1 M parameters on MNIST
+    "mlp-small": lambda shape, classes: MLP(prod(shape), classes, (100, 100)),  # the network of UCB: 0.1 M parameters on MNIST
     "cnn": lambda shape, classes: CNN(shape, classes),
     "cnn-wide": lambda shape, classes: CNN(shape, classes, (64, 64, 128, 128, 256)),
     "resnet18": lambda shape, classes: ResNet18(shape, classes),

@@ -1,4 +1,4 @@
-"""The benchmarks and, for each, the paper's settings and ours. Plain values, known without loading torch."""
+"""The benchmarks, each with the paper's settings and with faster ones. Plain values, without torch."""
 
 from __future__ import annotations
 
@@ -6,31 +6,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .published import PUBLISHED as PUBLISHED
+
 Values = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Preset:
-    """Values of a `Recipe`; others from some task on; and options of methods, by the method's name."""
+    """How to train on a benchmark."""
 
-    train: Values
-    later: tuple[Values, ...] = ()  # each with "from", the number of the first task that it is for
-    options: Mapping[str, Values] = field(default_factory=dict)
+    train: Values  # options of `Recipe`
+    later: tuple[Values, ...] = ()  # other options of `Recipe` for later tasks; "from" is the number of the first, from 1
+    options: Mapping[str, Values] = field(default_factory=dict)  # of each method, by its name
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A stream of tasks: what it is made from, how many tasks it has, the network and the recipes for it."""
+    """A stream of tasks: the datasets it needs, the number of its tasks, its network, and how to train."""
 
     title: str
-    kind: str  # "permuted", "split" or "datasets"
+    kind: str  # "permuted", "split" or "datasets"; "own" for users' data
     datasets: tuple[str, ...]
     tasks: int
     model: str
     recipes: Mapping[str, Preset]
-
-
-PUBLISHED = {"activations": "pre", "selection": "first", "freeze": "filters", "compensate": False, "samples": 1000}
 
 
 def _options(
@@ -42,18 +41,18 @@ def _options(
     rho: float = -3,
     published: bool = False,
 ) -> dict[str, Values]:
-    """Options of the methods: SPACE's thresholds; the others' as in section S2.4, or as found on validation data."""
+    """Options of the methods: SPACE's thresholds, and those of the others from section S2.4 or tuned on validation data."""
     return {
         "space": {"variance": variance, **(PUBLISHED if published else {})},
         "packnet": {"prune": prune},
         "hat": {"compressibility": compressibility},
         "ewc": {"strength": ewc},
-        "ucb": {} if published else {"samples": 2, "rho": rho},  # two draws take a fifth of the time of ten
+        "ucb": {} if published else {"samples": 2, "rho": rho},  # two samples take a fifth of the time of ten
         "lwf": {"strength": lwf},
     }
 
 
-# Table S2 and section S2.2. The optimiser begins anew with every task; the dropout is the network's.
+# Table S2 and section S2.2. Every task begins with a new optimiser; dropout is part of the network.
 _SGD = {"optimizer": "sgd", "momentum": 0.9, "batch_size": 128, "schedule": "steps"}
 _PAPER_MLP = Preset(
     {**_SGD, "epochs": 15, "lr": 0.01, "milestones": [6, 13]}
@@ -81,19 +80,19 @@ _PAPER_8 = Preset(
     ),
 )
 
-# Ours: few epochs on a one-cycle schedule. The same for every method; `options` are each method's own.
+# The fast recipes: few epochs with a one-cycle schedule, the same for every method except for its `options`.
 _FAST_MLP = Preset(
     {"optimizer": "adamw", "lr": 1e-3, "batch_size": 128, "epochs": 4, "retrain_epochs": 6, "schedule": "one-cycle"},
     options=_options({"*": 0.92}, 0.91, 0.5, lwf=10),
 )
 _FAST_DIGITS = Preset({"epochs": 30, "retrain_epochs": 15}, options=_options({"*": 0.97}, 0.8, 0.5, lwf=10))
 _FAST_CNN = {"optimizer": "sgd", "lr": 0.05, "weight_decay": 5e-4, "batch_size": 64, "schedule": "one-cycle"}
-_FAST_CIFAR10 = Preset(  # a compensated network needs few epochs more, at a rate that does not undo it: docs/performance.md
+_FAST_CIFAR10 = Preset(  # retraining is short because SPACE compensates: docs/performance.md
     {**_FAST_CNN, "epochs": 7, "augment": "flip"} | {"retrain_epochs": 5, "retrain_lr": 0.02, "retrain_schedule": "cosine"},
     ({"from": 4, "epochs": 5, "retrain_epochs": 4},),
     _options({"conv1": 0.93, "*": 0.79}, 0.78, 0.05, ewc=10, rho=-5),
 )
-_FAST_CIFAR100 = Preset(  # the first tasks begin with little; later ones with what the core knows
+_FAST_CIFAR100 = Preset(  # later tasks need fewer epochs: they begin with the filters of the earlier ones
     {**_FAST_CNN, "epochs": 10, "retrain_epochs": 14, "augment": "flip-shift"},
     ({"from": 3, "epochs": 6, "retrain_epochs": 9, "retrain_lr": 0.025},),
     _options({"conv1": 0.98, "*": 0.95}, 0.85, 0.1, ewc=10, rho=-5),
@@ -105,7 +104,7 @@ _FAST_8 = Preset(
 
 BENCHMARKS = {
     "p-mnist": Benchmark(
-        "MNIST, the pixels of each task in an order of its own",
+        "MNIST with another permutation of the pixels in each task",
         "permuted",
         ("mnist",),
         10,
@@ -113,10 +112,10 @@ BENCHMARKS = {
         {"paper": _PAPER_MLP, "fast": _FAST_MLP},
     ),
     "split-cifar10": Benchmark(
-        "CIFAR-10, two classes a task", "split", ("cifar10",), 5, "cnn", {"paper": _PAPER_CIFAR10, "fast": _FAST_CIFAR10}
+        "CIFAR-10, two classes per task", "split", ("cifar10",), 5, "cnn", {"paper": _PAPER_CIFAR10, "fast": _FAST_CIFAR10}
     ),
     "split-cifar100": Benchmark(
-        "CIFAR-100, ten classes a task",
+        "CIFAR-100, ten classes per task",
         "split",
         ("cifar100",),
         10,
@@ -124,7 +123,7 @@ BENCHMARKS = {
         {"paper": _PAPER_CIFAR100, "fast": _FAST_CIFAR100},
     ),
     "8-datasets": Benchmark(
-        "eight datasets, one a task",
+        "eight datasets, one per task",
         "datasets",
         ("cifar10", "cifar100", "facescrub", "mnist", "svhn", "fashion-mnist", "gtsrb", "notmnist"),  # as in Table S1
         8,
@@ -132,7 +131,7 @@ BENCHMARKS = {
         {"paper": _PAPER_8, "fast": _FAST_8},
     ),
     "p-fashion": Benchmark(
-        "Fashion-MNIST, the pixels of each task in an order of its own",
+        "Fashion-MNIST with another permutation of the pixels in each task",
         "permuted",
         ("fashion-mnist",),
         10,
@@ -140,7 +139,7 @@ BENCHMARKS = {
         {"paper": _PAPER_MLP, "fast": _FAST_MLP},
     ),
     "permuted-digits": Benchmark(
-        "scikit-learn's 8 x 8 digits, the pixels of each task in an order of its own; no download",
+        "scikit-learn's 8 x 8 digits with another permutation of the pixels in each task; no download",
         "permuted",
         (),
         5,
@@ -148,14 +147,14 @@ BENCHMARKS = {
         {"paper": _PAPER_MLP, "fast": _FAST_DIGITS},
     ),
 }
-# Users' own data, of which nothing is known: pictures are not mirrored, and any input can be read by an MLP.
+# Users' own data can be anything: pictures are not flipped, and the default for other inputs is an MLP.
 _OWN_PICTURES = Preset({**_FAST_CNN, "epochs": 10, "retrain_epochs": 14}, options=_FAST_CIFAR10.options)
 PICTURES = Benchmark("your own pictures", "own", (), 0, "cnn", {"paper": _PAPER_CIFAR10, "fast": _OWN_PICTURES})
 TASKS = Benchmark("your own tasks", "own", (), 0, "mlp", {"paper": _PAPER_MLP, "fast": _FAST_DIGITS})
 
-ABLATIONS = {  # of `spacecl compare --preset`
+ABLATIONS = {  # names for `spacecl compare --preset`
     "projection": "SPACE with and without projection-subtraction",
-    "threshold": "SPACE as published: 99 % of the variance in every layer, against more in the first",
-    "choices": "SPACE as published, with each of the four other choices alone, and with all",
+    "threshold": "SPACE as published: 99 % of the variance in every layer, or more in the first",
+    "choices": "SPACE as published, with each of this library's four changes alone, and with all",
     "frontier": "accuracy against size: SPACE, SPACE as published, PackNet and HAT, five settings each",
 }

@@ -12,6 +12,7 @@ import torch
 from pydantic import Field, PlainValidator, TypeAdapter, ValidationError
 from torch import Tensor, nn
 
+from ...data.benchmarks.published import PUBLISHED
 from ...errors import ConfigError, FullError, TrainingError, renamed, warn_user
 from ...learning.checkpoints import Epoch
 from ...learning.context import TaskContext
@@ -122,8 +123,7 @@ class SPACE(Method):
         >>> SPACE.paper(variance=0.995).activations
         'pre'
         """
-        published = {"activations": "pre", "selection": "first", "freeze": "filters", "compensate": False, "samples": 1000}
-        return SPACE(variance=variance, **(published | options))  # type: ignore[arg-type]
+        return SPACE(variance=variance, **(PUBLISHED | options))  # type: ignore[arg-type]
 
     def threshold(self, task: str, layer: str) -> float:
         """The fraction of variance that a task must reach in a layer."""
