@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import spacecl
-from spacecl import SPACE, FineTune, Joint, Learner, Recipe, SpaceWarning, Task
+from spacecl import SPACE, FineTune, Joint, Learner, Recipe, SpaceWarning, Task, store
 from spacecl.learning.core import Core
 from spacecl.learning.freezing import make_freeze_hook
 from spacecl.learning.growth import grow
@@ -626,3 +626,43 @@ def test_a_learner_can_be_copied():
         other.learn(Task("more", tasks(VECTOR, 1)[0]), QUICK)
         assert other.tasks == ("task 0", "more")
         assert learner.tasks == ("task 0",)
+
+
+def test_learners_records_and_cores_print_as_one_line():
+    learner = taught(count=2)
+    assert repr(learner) == f"<Learner method=SPACE tasks=2 size={learner.size:.3f}>"
+    assert repr(learner.core).startswith("<Core tasks=2 units=")
+    record = learner.records["task 1"]
+    assert repr(record).startswith(f"<TaskRecord 'task 1' classes=3 accuracy={record.accuracy:.4f} parameters=")
+
+
+def test_names_of_version_0_1_still_work_and_warn():
+    learner, x = taught(count=1), torch.zeros(2, 6)
+    for old, new in {"room": "capacity", "given": "dense", "likeness": "task_scores", "remembers": "has_signature"}.items():
+        with pytest.warns(DeprecationWarning, match=f"Learner.{old} is deprecated; use Learner.{new}"):
+            assert getattr(learner, old) == getattr(learner, new)
+    with pytest.warns(DeprecationWarning, match=r"TaskRecord\.core_ratio"):
+        assert learner.records["task 0"].core_ratio == learner.records["task 0"].core_explained
+    for answer in (learner.identify(x), learner.predict(x, "infer")):
+        with pytest.warns(DeprecationWarning, match=r"sure is deprecated; use .*confidence"):
+            assert torch.equal(answer.sure, answer.confidence)
+    with pytest.warns(DeprecationWarning, match=r"SPACE\(offer=\.\.\.\) is deprecated; use trainable_fraction"):
+        method = SPACE(offer=0.5)
+    assert method == SPACE(trainable_fraction=0.5)
+
+
+def test_a_learner_that_version_0_1_saved_is_loaded(tmp_path):
+    """Its options and records had other names."""
+    learner = taught(method=SPACE(variance=0.8, trainable_fraction=0.9), count=2)
+    learner.save(tmp_path)
+    body, files = store.load(tmp_path, dict)
+    body["method"]["options"]["offer"] = body["method"]["options"].pop("trainable_fraction")
+    for record in body["tasks"]:
+        record["core_ratio"] = record.pop("core_explained")
+    store.save(tmp_path, body, files)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loaded = Learner.load(tmp_path, chain())
+    assert loaded.method == learner.method
+    assert loaded.records["task 1"].core_explained == learner.records["task 1"].core_explained != {}
+    assert loaded.verify() == learner.verify()

@@ -24,7 +24,7 @@ def make_page() -> str:
     for name, method in METHODS.items():
         how = f"`spacecl.{name}(...)`, or `--method {name.lower()} --set options.NAME=VALUE`."
         sections.append(_describe(name, f"{(method.__doc__ or '').splitlines()[0]} {how}", method))
-    note = "Written by `make docs` from the declarations in the code, which `help(spacecl.SPACE)` and `spacecl run --help` show, too."
+    note = "Written by `make docs` from the declarations that `help(spacecl.SPACE)` and `spacecl run --help` show, too."
     return f"# Options\n\n{note}\n\n" + "\n".join(sections)
 
 

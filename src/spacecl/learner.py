@@ -101,7 +101,7 @@ class Learner:
 
     def __repr__(self) -> str:
         state = self._state
-        return f"<Learner: {type(state.method).__name__}, {len(state.records)} tasks, size {state.core.size():.3f}>"
+        return f"<Learner method={type(state.method).__name__} tasks={len(state.records)} size={state.core.size():.3f}>"
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_changing"}  # a lock cannot be copied

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -82,7 +83,7 @@ def options(kind: type[T]) -> type[T]:
         for entry in describe_options(made)
     ]
     if entries:
-        made.__doc__ = f"{(made.__doc__ or '').rstrip()}\n\nParameters\n----------\n" + "\n".join(entries)
+        made.__doc__ = f"{inspect.cleandoc(made.__doc__ or '')}\n\nParameters\n----------\n" + "\n".join(entries)
     return made
 
 

@@ -31,7 +31,7 @@ class Core:
 
     def __repr__(self) -> str:
         used = int(self.committed_units.sum())
-        return f"<Core: {len(self.tasks)} tasks, {used} of {self.channels.units} units, size {self.size():.3f}>"
+        return f"<Core tasks={len(self.tasks)} units={used}/{self.channels.units} size={self.size():.3f}>"
 
     @staticmethod
     def empty(blueprint: Blueprint) -> Core:

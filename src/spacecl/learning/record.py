@@ -57,8 +57,8 @@ class TaskRecord:
 
     def __repr__(self) -> str:
         return (
-            f"<TaskRecord {self.name!r}: {self.classes} classes, accuracy {self.accuracy:.2%}, "
-            f"{self.parameters:,} parameters, size {self.size:.3f}>"
+            f"<TaskRecord {self.name!r} classes={self.classes} accuracy={self.accuracy:.4f} "
+            f"parameters={self.parameters} size={self.size:.3f}>"
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -31,7 +31,7 @@ class PackNet(Method):
     """
 
     prune: Annotated[float, Field(gt=0, lt=1)] = option(
-        default=0.75, help="fraction of the free weights that a task gives back, per layer"
+        default=0.75, help="fraction of the free weights that is pruned and left to later tasks, per layer"
     )
 
     def plan(self, recipe: Recipe, number: int) -> dict[str, int]:
