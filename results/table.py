@@ -45,7 +45,7 @@ def row(result: dict) -> list[str]:
     paper = RESULTS.get(result["benchmark"])
     share = sum(task["multiply_adds"] for task in tasks) / len(tasks) / full["multiply_adds"]
     trained = sorted({sum(task["epochs"].values()) for task in tasks})
-    command = shlex.join(Config.from_json(result["config"]).command())
+    command = shlex.join(Config.from_json(result["config"]).to_command())
     return [
         f"{as_markdown_text(result['benchmark'])}, {len(tasks)} tasks",
         as_markdown_code(command.replace(" --recipe fast --seed 0", "")),

@@ -286,7 +286,7 @@ def test_a_run_of_ones_own_code_goes_on_with_the_same_command(tmp_path):
     for _ in range(2):
         assert subprocess.run(command, capture_output=True).returncode == 0
     config = Config.from_file(tmp_path / "config.json")
-    assert len(config.own_code()) == 2
+    assert len(config.find_user_code()) == 2
     assert main(["run", "--resume", "--out", str(tmp_path), "--quiet"]) == 1
     assert main(["run", "--resume", "--out", str(tmp_path), "--quiet", "--trust-code"]) == 0
 

@@ -337,17 +337,18 @@ def _checkpoint(bench: _Bench, place: Path, draw: random.Random) -> str:
 
 def _settings(bench: _Bench, place: Path, draw: random.Random) -> str:
     """A TOML file, edited or damaged; the run is stopped before it trains."""
-    from spacecl.runs import config
+    from spacecl.runs.config import to_toml
+    from spacecl.runs.resolve import read_toml, resolve
 
     place.mkdir()
     values = edit({**json.loads((bench.good / "config.json").read_text()), "later": [{"from": 2, "lr": 0.01}]}, draw)
     try:
-        text = "\n".join(f"{json.dumps(key)} = {config.to_toml(value)}" for key, value in values.items() if value is not None)
+        text = "\n".join(f"{json.dumps(key)} = {to_toml(value)}" for key, value in values.items() if value is not None)
     except (AttributeError, TypeError, RecursionError):
         text = json.dumps(values)
     data = text.encode(errors="surrogatepass")
     (place / "x.toml").write_bytes(damage(data, draw)[1] if draw.random() < 0.5 else data)
-    config.resolve(config.read(place / "x.toml"))
+    resolve(read_toml(place / "x.toml"))
     return "resolved"
 
 

@@ -23,8 +23,8 @@ from spacecl.data import cache
 from spacecl.data.arrays import DecodedDataset, Split
 from spacecl.data.task_data import check_all_data
 from spacecl.learning.checkpoints import Checkpointer, Epoch, PhaseState, randomness
-from spacecl.runs.config import resolve
 from spacecl.runs.metrics_log import Journal, read_rows
+from spacecl.runs.resolve import resolve
 from spacecl.runs.run import _learner
 from spacecl.runs.run import run as run_tasks
 from spacecl.runs.run_folder import alone, begin, compare, settings_in, tasks_of

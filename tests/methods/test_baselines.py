@@ -587,7 +587,7 @@ def test_joint_training_says_whose_data_it_needs(tmp_path):
 def test_methods_come_out_in_the_order_of_the_paper_s_table(tmp_path):
     """Permuted digits, five tasks: fine-tuning far below, LwF and EWC between, those that do not forget on top."""
     from spacecl.runs import run
-    from spacecl.runs.config import resolve
+    from spacecl.runs.resolve import resolve
 
     found = {}
     for method in ("finetune", "lwf", "ewc", "ucb", "hat", "packnet", "space", "stl", "joint"):

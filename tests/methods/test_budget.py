@@ -145,7 +145,7 @@ def test_a_budget_is_a_whole_number_of_tasks(budget):
 
 def test_the_command_line_takes_a_budget_and_tells_what_it_costs(tmp_path, capsys):
     command = ["run", "permuted-digits", "--tasks", "2", "--model", "mlp-small", "--set", "train.epochs=2"]
-    command += ["--set", "options.variance=0.99", "--set", "judge=valid", "--out", str(tmp_path), "--set"]
+    command += ["--set", "options.variance=0.99", "--set", "eval_split=valid", "--out", str(tmp_path), "--set"]
     assert cli.main([*command, "options.budget=8"]) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith(" 1/2"))
     result = json.loads((tmp_path / "result.json").read_text())

@@ -18,8 +18,8 @@ import spacecl
 from spacecl import ConfigError, Learner, Recipe, Task
 from spacecl.methods import METHODS
 from spacecl.runs import run
-from spacecl.runs.config import resolve
 from spacecl.runs.costs import multiply_adds
+from spacecl.runs.resolve import resolve
 from spacecl.structure.memory_format import to_memory_format
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*too few samples.*", "ignore:.*finds no free channel.*")

@@ -18,7 +18,8 @@ from spacecl.reporting import arms as summary
 from spacecl.reporting import sections as report
 from spacecl.reporting.figures import Figure, Panel, Series, inline, save
 from spacecl.reporting.html import Section, page
-from spacecl.runs import config, run
+from spacecl.runs import run
+from spacecl.runs.resolve import merge_settings, resolve
 
 SETTINGS = [
     {"method": "stl"},
@@ -37,7 +38,7 @@ def quiet(text):
 def runs_in(folder, settings, seeds=(0,)):
     for number, more in enumerate(settings):
         for seed in seeds:
-            chosen = config.resolve(config.merged(SHORT, more, {"seed": seed}))
+            chosen = resolve(merge_settings(SHORT, more, {"seed": seed}))
             run.run(chosen, folder / f"run{number}-{seed}", say=quiet)
 
 
@@ -67,7 +68,7 @@ def arms_of(*settings, **more):
     """Arms of runs with some settings."""
     found = {}
     for number, entry in enumerate(settings):
-        chosen = config.resolve(config.merged(SHORT, entry)).to_json()
+        chosen = resolve(merge_settings(SHORT, entry)).to_json()
         found[f"folder{number}"] = {"config": chosen, "method": chosen["method"], "size": number, "tasks": [{}], **more}
         found[f"folder{number}"].setdefault("seed", chosen["seed"])
     return summary._arms(found)
@@ -114,7 +115,7 @@ def test_tasks_go_by_their_numbers_where_seeds_have_them_in_another_order(compar
 
 
 def test_validation_accuracy_is_not_called_test_accuracy(tmp_path):
-    runs_in(tmp_path, [{"method": "finetune", "judge": "valid", "tasks": 2}])
+    runs_in(tmp_path, [{"method": "finetune", "eval_split": "valid", "tasks": 2}])
     arms, _ = summary.read(tmp_path)
     assert "validation data" in summary.title(arms)
     report.write(tmp_path, arms)

@@ -51,7 +51,7 @@ def planned(tmp_path, *arguments):
 
 def test_all_methods_with_several_seeds_are_planned_before_anything_runs(tmp_path):
     found = planned(tmp_path, "--seeds", "2", "--limit", "30", "--set", "ewc.strength=7", "--lr", "0.01")
-    assert set(found) == {f"{method}/seed{seed}" for method in config.methods() for seed in (0, 1)}
+    assert set(found) == {f"{method}/seed{seed}" for method in config.get_methods() for seed in (0, 1)}
     assert {entry["limit"] for entry in found.values()} == {30}
     assert {entry["train"]["lr"] for entry in found.values()} == {0.01}
     assert [found[f"{method}/seed1"]["options"].get("strength") for method in ("ewc", "lwf")] == [7, 10]

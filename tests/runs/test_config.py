@@ -14,7 +14,7 @@ import torch
 from spacecl import SPACE, ConfigError
 from spacecl.data import sources
 from spacecl.runs import config
-from spacecl.runs.config import assigned, merged, resolve
+from spacecl.runs.resolve import merge_settings, parse_assignments, read_toml, resolve
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,7 +26,7 @@ def digits(**more):
 @pytest.fixture
 def any_data(monkeypatch):
     """As if all datasets were there."""
-    monkeypatch.setattr(sources, "missing", lambda names, data: [])
+    monkeypatch.setattr(sources, "find_missing", lambda names, data: [])
 
 
 TABLE_S2 = {  # benchmark: task, then epochs, rate and decays of training and of retraining
@@ -55,7 +55,7 @@ TABLE_S2 = {  # benchmark: task, then epochs, rate and decays of training and of
 def test_the_papers_recipe_is_table_s2(name, any_data):
     chosen = resolve({"benchmark": name, "recipe": "paper"})
     for task, row in TABLE_S2[name].items():
-        recipe = chosen.recipe_for(task)
+        recipe = chosen.make_recipe(task)
         again = recipe.for_retraining()
         assert (recipe.epochs, recipe.lr, recipe.milestones, again.epochs, again.lr, again.milestones) == row
         assert (recipe.optimizer, recipe.momentum, recipe.batch_size, recipe.schedule) == ("sgd", 0.9, 128, "steps")
@@ -63,7 +63,7 @@ def test_the_papers_recipe_is_table_s2(name, any_data):
 
 
 def test_the_papers_recipe_for_eight_datasets_is_the_plateau_of_section_s2(any_data):
-    recipe = resolve({"benchmark": "8-datasets", "recipe": "paper"}).recipe_for(4)
+    recipe = resolve({"benchmark": "8-datasets", "recipe": "paper"}).make_recipe(4)
     again = recipe.for_retraining()
     assert (recipe.epochs, again.epochs, recipe.lr, again.lr, recipe.batch_size) == (150, 100, 0.01, 0.01, 64)
     assert (recipe.schedule, recipe.decay, recipe.patience, recipe.stop_lr) == ("plateau", 3, 5, 1e-4)
@@ -88,16 +88,18 @@ def test_the_papers_recipe_has_the_thresholds_of_section_s2_2_and_the_published_
 
 def test_a_setting_of_the_user_wins_over_the_recipe_for_all_tasks(any_data):
     chosen = resolve({"benchmark": "p-mnist", "recipe": "paper", "train": {"retrain_epochs": 3, "lr": 0.5}})
-    assert [chosen.recipe_for(task).retrain_epochs for task in (1, 9)] == [3, 3]
-    assert chosen.recipe_for(9).retrain_milestones == (51,), "what was not set stays the paper's"
+    assert [chosen.make_recipe(task).retrain_epochs for task in (1, 9)] == [3, 3]
+    assert chosen.make_recipe(9).retrain_milestones == (51,), "what was not set stays the paper's"
     later = resolve({"benchmark": "p-mnist", "later": [{"from": 2, "epochs": 7}]})
-    assert [later.recipe_for(task).epochs for task in (1, 2, 3)] == [4, 7, 7]
+    assert [later.make_recipe(task).epochs for task in (1, 2, 3)] == [4, 7, 7]
 
 
 def test_files_and_the_command_line_are_laid_upon_each_other(tmp_path):
     file = tmp_path / "run.toml"
     file.write_text('seed = 4\n[train]\nlr = 0.5\nepochs = 9\n[options]\nvariance = {hidden1 = 0.9, "*" = 0.8}\n')
-    given = merged({"benchmark": "permuted-digits"}, config.read(file), assigned(["train.epochs=2", "order=[2, 1]"]))
+    given = merge_settings(
+        {"benchmark": "permuted-digits"}, read_toml(file), parse_assignments(["train.epochs=2", "order=[2, 1]"])
+    )
     chosen = resolve(given)
     assert (chosen.seed, chosen.order, chosen.tasks) == (4, (2, 1), 2)
     assert (chosen.train["lr"], chosen.train["epochs"]) == (0.5, 2)
@@ -168,7 +170,9 @@ def test_own_models_come_from_modules_and_files_and_layer_names_of_presets_do_no
 
 
 def test_values_on_the_command_line_are_toml_or_words():
-    found = assigned(["order=random", "train.milestones=[1, 2]", "options.variance={conv1 = 0.9, '*' = 0.8}", "seed=3"])
+    found = parse_assignments(
+        ["order=random", "train.milestones=[1, 2]", "options.variance={conv1 = 0.9, '*' = 0.8}", "seed=3"]
+    )
     assert found == {
         "order": "random",
         "train": {"milestones": [1, 2]},
@@ -176,12 +180,12 @@ def test_values_on_the_command_line_are_toml_or_words():
         "seed": 3,
     }
     with pytest.raises(ConfigError, match="--set lr is not of the form KEY=VALUE"):
-        assigned(["lr"])
-    assert assigned(["options.compensate=False", "a=TRUE"]) == {"options": {"compensate": False}, "a": True}
+        parse_assignments(["lr"])
+    assert parse_assignments(["options.compensate=False", "a=TRUE"]) == {"options": {"compensate": False}, "a": True}
     with pytest.raises(ConfigError, match="train = 3 must be a table"):
         digits(train=3)
     with pytest.raises(ConfigError, match="train has been set to 3 already"):
-        assigned(["train=3", "train.lr=1"])
+        parse_assignments(["train=3", "train.lr=1"])
 
 
 @pytest.mark.parametrize(
@@ -233,9 +237,9 @@ def config_stream(name):
 def test_files_that_cannot_be_read_are_told(tmp_path):
     (tmp_path / "bad.toml").write_text("lr = = 3")
     with pytest.raises(ConfigError, match=r"bad\.toml is not TOML"):
-        config.read(tmp_path / "bad.toml")
+        read_toml(tmp_path / "bad.toml")
     with pytest.raises(ConfigError, match=r"none\.toml cannot be read: No such file"):
-        config.read(tmp_path / "none.toml")
+        read_toml(tmp_path / "none.toml")
 
 
 def test_the_command_shows_faults_as_text_with_exit_code_1(tmp_path):
@@ -267,9 +271,9 @@ def test_the_example_of_a_settings_file_in_the_docs_is_accepted(tmp_path, monkey
     (tmp_path / "run.toml").write_text(re.search(r"```toml\n(.*?)```", text, re.DOTALL)[1])
     (tmp_path / "my_net.py").write_text("def network():\n    return None\n")
     monkeypatch.chdir(tmp_path)
-    chosen = resolve(config.read("run.toml"))
-    assert (chosen.tasks, chosen.recipe_for(3).lr, chosen.shared) == (3, 0.01, ("stem",))
-    assert set(config.read("run.toml")) == {entry.name for entry in dataclasses.fields(config.Config)}, "every setting is shown"
+    chosen = resolve(read_toml("run.toml"))
+    assert (chosen.tasks, chosen.make_recipe(3).lr, chosen.shared) == (3, 0.01, ("stem",))
+    assert set(read_toml("run.toml")) == {entry.name for entry in dataclasses.fields(config.Config)}, "every setting is shown"
 
 
 @pytest.mark.parametrize(
@@ -279,7 +283,13 @@ def test_the_example_of_a_settings_file_in_the_docs_is_accepted(tmp_path, monkey
         {"benchmark": "permuted-digits", "method": "ewc", "options": {"strength": 3.5}, "seed": 4, "tasks": 2, "limit": 30},
         {"benchmark": "permuted-digits", "recipe": "paper", "options": {"variance": {"hidden1": 0.9, "*": 0.8}}},
         {"benchmark": "permuted-digits", "train": {"lr": 0.1, "milestones": [2, 3]}, "later": [{"from": 2, "lr": 0.2}]},
-        {"benchmark": "permuted-digits", "recipe": "paper", "train": {"retrain_epochs": 7}, "order": [2, 1], "judge": "valid"},
+        {
+            "benchmark": "permuted-digits",
+            "recipe": "paper",
+            "train": {"retrain_epochs": 7},
+            "order": [2, 1],
+            "eval_split": "valid",
+        },
         {"benchmark": "permuted-digits", "model": "mlp", "shared": ["hidden2"], "head": "head", "device": "cpu"},
         {"benchmark": str(ROOT / "examples" / "own_tasks.py"), "model": f"{ROOT / 'examples' / 'own_tasks.py'}:network"},
     ],
@@ -288,13 +298,13 @@ def test_the_command_of_a_run_gives_its_settings(given):
     from spacecl.cli import main as cli
     from spacecl.cli.options import given_settings
 
-    made = config.resolve(given)
-    command = config.Config.from_json(json.loads(json.dumps(made.to_json()))).command()
+    made = resolve(given)
+    command = config.Config.from_json(json.loads(json.dumps(made.to_json()))).to_command()
     assert command[:2] == ["spacecl", "run"]
-    again = config.resolve(given_settings(cli.parser().parse_args(command[1:])))
+    again = resolve(given_settings(cli.parser().parse_args(command[1:])))
     assert again.to_json() == made.to_json()
 
 
 def test_the_command_of_a_run_by_the_recipe_says_no_more_than_needed():
-    made = config.resolve({"benchmark": "permuted-digits", "seed": 2})
-    assert made.command() == ["spacecl", "run", "permuted-digits", "--recipe", "fast", "--seed", "2"]
+    made = resolve({"benchmark": "permuted-digits", "seed": 2})
+    assert made.to_command() == ["spacecl", "run", "permuted-digits", "--recipe", "fast", "--seed", "2"]

@@ -20,15 +20,16 @@ from torch.utils.data import DataLoader, Dataset
 
 from spacecl import ConfigError, DataError, FineTune, Learner, Recipe, StoreError, Task, TrainingError
 from spacecl.data.benchmarks.streams import load_stream
-from spacecl.runs import config, run
+from spacecl.runs import run
 from spacecl.runs.metrics_log import Journal
+from spacecl.runs.resolve import merge_settings, resolve
 
 ROOT = Path(__file__).parents[2]
 QUICK = {"tasks": 2, "train": {"epochs": 3, "retrain_epochs": 2}, "device": "cpu"}
 
 
 def settings(**more):
-    return config.resolve(config.merged({"benchmark": "permuted-digits"}, QUICK, more))
+    return resolve(merge_settings({"benchmark": "permuted-digits"}, QUICK, more))
 
 
 def quiet(_):
@@ -395,7 +396,7 @@ def test_a_run_is_not_gone_on_with_on_other_data(tmp_path):
     body = "import torch, spacecl\ndef tasks():\n    x, y = torch.ones(90, 4).cumsum(0) * {}, torch.arange(90) % 3\n"
     body += "    return [spacecl.Task('a', (x, y), test=(x, y))]\n"
     file.write_text(body.format(0.01))
-    chosen = config.resolve({"benchmark": str(file), "method": "finetune", "train": {"epochs": 1}, "device": "cpu"})
+    chosen = resolve({"benchmark": str(file), "method": "finetune", "train": {"epochs": 1}, "device": "cpu"})
     with pytest.raises(KeyboardInterrupt):
         run.run(chosen, tmp_path / "r", say=_interrupt)
     file.write_text(body.format(0.02))
@@ -433,7 +434,7 @@ def test_names_that_look_like_markup_are_shown_as_they_are(tmp_path, capsys):
     file = tmp_path / "mine.py"
     body = "import torch, spacecl\ndef tasks():\n    x, y = torch.randn(90, 4), torch.arange(90) % 3\n"
     file.write_text(f"{body}    return [spacecl.Task('[/a]b', (x, y), test=(x, y))]\n")
-    chosen = config.resolve({"benchmark": str(file), "method": "finetune", "train": {"epochs": 1}, "device": "cpu"})
+    chosen = resolve({"benchmark": str(file), "method": "finetune", "train": {"epochs": 1}, "device": "cpu"})
     result = run.run(chosen, tmp_path / "r", progress=True, say=quiet)
     from rich.console import Console
 
@@ -457,7 +458,7 @@ def test_bad_test_data_is_found_before_anything_is_trained(tmp_path):
         "    good = spacecl.Task('good', (x, y), test=(x, y))\n"
         "    return [good, spacecl.Task('bad', (x, y), test=(x, y + 5), classes=3)]\n"
     )
-    chosen = config.resolve({"benchmark": str(file), "train": {"epochs": 1}, "device": "cpu"})
+    chosen = resolve({"benchmark": str(file), "train": {"epochs": 1}, "device": "cpu"})
     with pytest.raises(DataError, match="Task 'bad', test: the label 7 is outside its 3 classes"):
         run.run(chosen, tmp_path / "out", say=quiet)
     assert not (tmp_path / "out" / "metrics.jsonl").exists()

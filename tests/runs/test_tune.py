@@ -6,7 +6,8 @@ import pytest
 
 from spacecl import ConfigError
 from spacecl.cli import main as cli
-from spacecl.runs import config, run, tune
+from spacecl.runs import run, tune
+from spacecl.runs.resolve import resolve
 
 GIVEN = {"benchmark": "permuted-digits", "method": "ewc", "tasks": 2, "limit": 20, "device": "cpu"}
 SHORT = {"train": {"epochs": 1, "retrain_epochs": 0}}
@@ -68,9 +69,9 @@ def tasks():
     found = tune.tune(given, {"options.strength": [1, 5]}, tmp_path / "tune", say=quiet)
     assert all("average_accuracy" in row for row in found["candidates"])
     with pytest.raises(Exception, match="the test data were read"):
-        run.run(config.resolve(given), tmp_path / "plain", say=quiet)
+        run.run(resolve(given), tmp_path / "plain", say=quiet)
     file.write_text(text.format(test="(x, y)"))
-    plain = run.run(config.resolve(given | {"options": {"strength": 5}}), tmp_path / "run", say=quiet)
+    plain = run.run(resolve(given | {"options": {"strength": 5}}), tmp_path / "run", say=quiet)
     tuned = json.loads((tmp_path / "tune" / "strength=5" / "result.json").read_text())
     assert [task["digest"] for task in tuned["tasks"]] == [task["digest"] for task in plain["tasks"]], "training is the same"
     assert [task["accuracy_when_learned"] for task in tuned["tasks"]] == [t["validation_accuracy"] for t in plain["tasks"]]

@@ -57,8 +57,8 @@ def add_command(commands: Any) -> None:
 
 
 def run_command(options: argparse.Namespace) -> int:
+    from ..errors import ConfigError
     from ..reporting import figures
-    from ..runs import config
     from ..runs import run_folder as folder
     from ..runs import sweep as compare
 
@@ -67,16 +67,14 @@ def run_command(options: argparse.Namespace) -> int:
     say = lambda text: print(text, flush=True)  # noqa: E731
     out, given = options.out, given_settings(options)
     if options.resume and not out:
-        raise config.ConfigError("--resume goes on with the runs in a folder; say which with --out DIR.")
+        raise ConfigError("--resume goes on with the runs in a folder; say which with --out DIR.")
     if options.resume and "benchmark" not in given:
         if given or options.methods or options.preset or options.seeds != "1":
-            raise config.ConfigError(
-                "--resume takes all settings from the folder: leave out the others, or name the benchmark."
-            )
+            raise ConfigError("--resume takes all settings from the folder: leave out the others, or name the benchmark.")
         folders = compare.planned(out)
     else:
         if "benchmark" not in given:
-            raise config.ConfigError(f"Which benchmark? One of {', '.join(BENCHMARKS)}, a folder of pictures or a Python file.")
+            raise ConfigError(f"Which benchmark? One of {', '.join(BENCHMARKS)}, a folder of pictures or a Python file.")
         out = out or compare.default_folder(given, options.preset or "compare")
         arms = compare.preset_arms(options.preset, given) if options.preset else compare.methods_arms(options.methods or "all")
         folders = compare.plan(given, arms, compare.seeds_of(options.seeds), Path(out), options.data)

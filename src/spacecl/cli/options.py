@@ -53,20 +53,20 @@ def add_data(command: argparse.ArgumentParser) -> None:
 
 def given_settings(options: argparse.Namespace) -> dict[str, Any]:
     """What a user has set for a run: the folder's own settings, if it is to be resumed, then a file, then the command line."""
-    from ..runs import config
     from ..runs import run_folder as folder
+    from ..runs.resolve import merge_settings, parse_assignments, read_toml
 
     names = ("benchmark", "method", "recipe", "seed", "tasks", "limit", "model", "device")
     flags = {key: getattr(options, key, None) for key in names}
     if options.order is not None:
-        flags["order"] = config.assigned([f"order={as_list(options.order)}"])["order"]
+        flags["order"] = parse_assignments([f"order={as_list(options.order)}"])["order"]
     train = {key: getattr(options, key) for key in ("epochs", "retrain_epochs", "batch_size", "lr")}
     tables = {"train": drop_none(train), "options": drop_none({"variance": getattr(options, "variance", None)})}
-    return config.merged(
+    return merge_settings(
         folder.settings_in(options.out) if options.command == "run" and options.resume and options.out else {},
-        config.read(options.config) if options.config else {},
+        read_toml(options.config) if options.config else {},
         drop_none(flags) | {name: table for name, table in tables.items() if table},
-        config.assigned(options.set),
+        parse_assignments(options.set),
     )
 
 

@@ -57,20 +57,23 @@ def add_command(commands: Any) -> None:
 
 
 def run_command(options: argparse.Namespace) -> int:
-    from ..runs import config, run
+    from ..errors import ConfigError
+    from ..runs import run
     from ..runs import run_folder as folder
+    from ..runs.config import Config
+    from ..runs.resolve import resolve
 
     show_warnings_as_text()
     given = given_settings(options)
     if options.resume and not options.out:
-        raise config.ConfigError("--resume goes on with the run in a folder; say which with --out DIR.")
+        raise ConfigError("--resume goes on with the run in a folder; say which with --out DIR.")
     if "benchmark" not in given:
-        raise config.ConfigError(f"Which benchmark? One of {', '.join(BENCHMARKS)}, a folder of pictures or a Python file.")
+        raise ConfigError(f"Which benchmark? One of {', '.join(BENCHMARKS)}, a folder of pictures or a Python file.")
     if options.resume and not options.trust_code:
         named = {options.benchmark, options.model}  # by the user, who knows what they are
-        code = config.Config.from_file(Path(options.out) / "config.json").own_code()
+        code = Config.from_file(Path(options.out) / "config.json").find_user_code()
         folder.refuse_code(options.out, [name for name in code if name in map(str, given.values()) and name not in named])
-    settings = config.resolve(given, options.data)
+    settings = resolve(given, options.data)
     out = options.out or folder.folder_for(settings)
     try:
         result = run.run(

@@ -45,8 +45,9 @@ def add_command(commands: Any) -> None:
 
 
 def run_command(options: argparse.Namespace) -> int:
-    from ..runs import config, tune
     from ..runs import run_folder as folder
+    from ..runs import tune
+    from ..runs.config import to_toml
 
     show_warnings_as_text()
     given, over = given_settings(options), tune.choices(options.over)
@@ -61,7 +62,7 @@ def run_command(options: argparse.Namespace) -> int:
     if found["best"] is None:
         print("spacecl: every combination diverged. Try a lower learning rate: --lr ...", file=sys.stderr)
         return 1
-    best = [part for key, value in found["best"].items() for part in ("--set", f"{key}={config.to_toml(value)}")]
+    best = [part for key, value in found["best"].items() for part in ("--set", f"{key}={to_toml(value)}")]
     command = shlex.join(["spacecl", "run", *_without(options.arguments[1:], ("--over", "--out")), *best])
     print(f"{out}/tune.json has all of it. To use the best: {command}")
     return 0

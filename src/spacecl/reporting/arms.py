@@ -235,7 +235,7 @@ def numbers(arms: Sequence[Arm]) -> tuple[list[str], list[list[str]]]:
 
 def judged(arms: Sequence[Arm]) -> str:
     """Which data accuracy was measured on."""
-    kinds = {arm.results[0]["config"]["judge"] for arm in arms}
+    kinds = {arm.results[0]["config"]["eval_split"] for arm in arms}
     return {"test": "test", "valid": "validation"}[kinds.pop()] if len(kinds) == 1 else "test or validation"
 
 

@@ -394,7 +394,7 @@ def _commands(arms: Sequence[Arm]) -> Section:
     for arm in arms:
         seeds = [str(result["seed"]) for result in arm.results]
         more = f", and the same with --seed {', '.join(seeds[1:])}" if len(seeds) > 1 else ""
-        commands.append((f"{arm.label}: seed {seeds[0]}{more}", Config.from_json(arm.results[0]["config"]).command()))
+        commands.append((f"{arm.label}: seed {seeds[0]}{more}", Config.from_json(arm.results[0]["config"]).to_command()))
         settings[arm.label] = {key: value for key, value in arm.results[0]["config"].items() if key != "seed"}
     versions = sorted({result["spacecl"] for arm in arms for result in arm.results})
     note = (

@@ -12,7 +12,7 @@ from ..data.task import Task
 from ..errors import ConfigError
 from ..learner import Learner
 from ..seeds import use_seed
-from .config import Config, built
+from .config import Config, build_model
 from .metrics_log import read_rows
 from .result import read_result
 from .run_folder import learner_in, refuse_code, tasks_of
@@ -40,7 +40,7 @@ class OpenRun:
         """What would have to be run to build the network, and may not be."""
         if self.config is None or self.network is not None or self.trusted:
             return []
-        return [name for name in self.config.own_code() if name == self.config.model]
+        return [name for name in self.config.find_user_code() if name == self.config.model]
 
     def learner(self, verify: bool = True) -> Learner:
         refuse_code(self.folder, self.untrusted_code)
@@ -51,14 +51,14 @@ class OpenRun:
                 f"{self.folder} holds a learner, but no run that would say which network it has. "
                 "Name a function that makes it: --model my_net.py:network"
             )
-        return Learner.load(self.model, built(self.network), progress=False, verify=verify)
+        return Learner.load(self.model, build_model(self.network), progress=False, verify=verify)
 
     def tasks(self, data: str | os.PathLike[str] | None) -> dict[str, Task]:
         """The run's tasks by name, with the data that the run was measured on."""
         if self.config is None:
             raise ConfigError(f"{self.folder} holds a learner, but no run that would say which data it was taught.")
         config = self.config
-        refuse_code(self.folder, [] if self.trusted else [name for name in config.own_code() if name == config.benchmark])
+        refuse_code(self.folder, [] if self.trusted else [name for name in config.find_user_code() if name == config.benchmark])
         with use_seed(config.seed):
             return {task.name: task for task in tasks_of(config, data)[0]}
 

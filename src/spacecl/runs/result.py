@@ -179,6 +179,7 @@ def read_result(file: str | os.PathLike[str]) -> Result:
         config = Config.from_json(result["config"], file)
     except ConfigError as error:
         raise StoreError(str(error)) from error
+    result["config"] = config.to_json()
     if (config.method, config.benchmark, config.seed) != (result["method"], result["benchmark"], result["seed"]):
         raise StoreError(f"{file} is damaged: its settings are those of another run.")
     return result

@@ -98,7 +98,7 @@ def _learn(learner: Learner, task: Task, number: int, config: Config, folder: Pa
     def note(row: Epoch) -> None:
         journal.add({"kind": "epoch", "task": task.name, **row})
 
-    learner.learn(task, config.recipe_for(number), checkpoint=checkpoint, on_epoch=note)
+    learner.learn(task, config.make_recipe(number), checkpoint=checkpoint, on_epoch=note)
     learner.save(folder / "model")
     disk.remove(checkpoint)
 
@@ -318,7 +318,7 @@ def _plan(config: Config, learner: Learner, tasks: Sequence[Task], journal: Jour
     pace: dict[str, float] = {}
     before = 0
     for number, task in enumerate(tasks, 1):
-        recipe, data = config.recipe_for(number), Data(task.train, task.name)
+        recipe, data = config.make_recipe(number), Data(task.train, task.name)
         share = 0.9 if task.valid is None else 1.0
         steps = data.steps(recipe.batch_size) if data.loader is not None else math.ceil(share * len(data) / recipe.batch_size)
         if learner.method.needs_data:

@@ -27,7 +27,7 @@ from ..errors import ConfigError, StoreError
 from ..learner import Learner
 from ..learning.saved import SavedLearner, example_input
 from ..seeds import task_seed, use_seed
-from .config import Config, differences
+from .config import Config, find_differences
 from .costs import machine
 
 PACKAGES = ("torch", "numpy", "scipy", "lightning-fabric", "safetensors", "scikit-learn", "pillow")
@@ -59,7 +59,7 @@ def compare(folder: Path, config: Config) -> None:
     """Compare the settings with those that the folder's run began with; one that never began counts for nothing."""
     file = folder / "config.json"
     if file.exists() and _begun(folder):
-        changed = differences(Config.from_file(file).to_json(), config.to_json())
+        changed = find_differences(Config.from_file(file).to_json(), config.to_json())
         if changed:
             raise ConfigError(
                 f"{folder} holds a run with other settings:\n{_bullets(changed)}\n"
@@ -98,7 +98,7 @@ def begin(folder: Path, config: Config, learner: Learner, tasks: Sequence[Task],
     }
     if _begun(folder) and (folder / "tasks.json").exists():
         before = read_document(folder / "tasks.json", dict[str, TaskFacts])
-        changed = differences(before, json.loads(json.dumps(found)))
+        changed = find_differences(before, json.loads(json.dumps(found)))
         if changed:
             raise ConfigError(
                 f"The data are not those that the run in {folder} began with:\n{_bullets(changed)}\n"
@@ -154,7 +154,7 @@ def tasks_of(config: Config, data: str | os.PathLike[str] | None) -> tuple[list[
         image_size=config.image_size,
     )
     example = _example(tasks[0])
-    if config.judge == "valid":
+    if config.eval_split == "valid":
         tasks = [_without_test(task, example, task_seed(config.seed, number)) for number, task in enumerate(tasks)]
     return tasks, example
 

@@ -22,8 +22,8 @@ from .. import disk
 from ..data.benchmarks.presets import ABLATIONS, PUBLISHED
 from ..errors import ConfigError
 from ..progress import format_duration, is_shown
-from . import config
-from .config import Config
+from .config import METHOD_ORDER, Config, build_model, find_benchmark, find_differences, get_methods
+from .resolve import get_preset_variance, merge_settings, resolve
 from .result import read_result
 from .run import is_measured, measure
 from .run_folder import alone, is_run, refuse_code, short_name
@@ -48,10 +48,10 @@ class Cell:
 
 def methods_arms(names: str) -> Arms:
     """An arm for every method named, with commas between them, or for all."""
-    known = tuple(config.methods())
+    known = tuple(get_methods())
     chosen = [name.strip().lower() for name in names.split(",")]
     if chosen == ["all"]:
-        chosen = [name for name in config.METHOD_ORDER if name in known]
+        chosen = [name for name in METHOD_ORDER if name in known]
     wrong = [name for name in chosen if name not in known]
     if wrong:
         raise ConfigError(f"No such method: {', '.join(wrong)}. There are all, {', '.join(known)}.")
@@ -65,7 +65,7 @@ OURS = {"activations": "post", "selection": "pivoted", "freeze": "subnet", "comp
 def preset_arms(preset: str, given: Mapping[str, Any]) -> Arms:
     """The arms of a preset."""
     benchmark = str(given.get("benchmark"))
-    model = str(given.get("model", config.kind_of(benchmark).model))
+    model = str(given.get("model", find_benchmark(benchmark).model))
 
     def space(**options: Any) -> dict[str, Any]:
         return {"method": "space", "options": options}
@@ -79,7 +79,7 @@ def preset_arms(preset: str, given: Mapping[str, Any]) -> Arms:
         }
     if preset == "choices":
         # What comes after the nonlinearity has fewer dimensions to explain, and has thresholds of its own.
-        pre, post = (config.usual_variance(benchmark, recipe, model) for recipe in ("paper", "fast"))
+        pre, post = (get_preset_variance(benchmark, recipe, model) for recipe in ("paper", "fast"))
         arms = {"paper": space(**PUBLISHED, variance=pre)}
         for name, value in OURS.items():
             arms[f"paper-{name}"] = space(**{**PUBLISHED, name: value}, variance=post if name == "activations" else pre)
@@ -102,7 +102,7 @@ def _first_layer(model: str) -> str:
     if model in NETWORKS:
         return "hidden1" if model.startswith("mlp") else "conv1"
     layers = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-    return next((name for name, layer in config.built(model).named_modules() if isinstance(layer, layers)), "*")
+    return next((name for name, layer in build_model(model).named_modules() if isinstance(layer, layers)), "*")
 
 
 def seeds_of(text: str) -> list[int]:
@@ -122,7 +122,7 @@ def seeds_of(text: str) -> list[int]:
 
 def plan(given: Mapping[str, Any], arms: Arms, seeds: Sequence[int], out: Path, data: str | None) -> list[Path]:
     """Check the settings of every run, then write them down, each in a folder of its own; return these."""
-    names = tuple(config.methods())
+    names = tuple(get_methods())
     if "options" in given:
         raise ConfigError(
             "Options belong to one method: say of which, such as --set space.variance=0.9 or --set ewc.strength=10, "
@@ -139,7 +139,7 @@ def plan(given: Mapping[str, Any], arms: Arms, seeds: Sequence[int], out: Path, 
         for name, arm in arms.items():
             own = {"options": given[arm["method"]]} if arm["method"] in given else {}
             try:
-                configs[out / name / f"seed{seed}"] = config.resolve(config.merged(common, own, arm, {"seed": seed}), data)
+                configs[out / name / f"seed{seed}"] = resolve(merge_settings(common, own, arm, {"seed": seed}), data)
             except ConfigError as error:
                 wrong.setdefault(str(error), []).append(name)
     if wrong:
@@ -148,7 +148,7 @@ def plan(given: Mapping[str, Any], arms: Arms, seeds: Sequence[int], out: Path, 
     for folder, settings in configs.items():
         before = _settings_of(folder)
         if before is not None:
-            changed = config.differences(before, settings.to_json())
+            changed = find_differences(before, settings.to_json())
             if changed:
                 raise ConfigError(
                     f"{folder} holds a run with other settings: {'; '.join(changed)}. Give another folder with --out, or "
@@ -198,7 +198,7 @@ def compare(
     """
     top = Path(out)
     if not trust_code:
-        refuse_code(top, sorted({name for f in folders for name in Config.from_file(f / "config.json").own_code()}))
+        refuse_code(top, sorted({name for f in folders for name in Config.from_file(f / "config.json").find_user_code()}))
     with alone(top):
         missing = [folder for folder in folders if not (folder / "result.json").exists()]
         if len(missing) < len(folders):

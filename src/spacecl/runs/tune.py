@@ -13,8 +13,9 @@ from typing import Any
 from .. import disk
 from ..errors import ConfigError, TrainingError
 from ..progress import format_duration
-from . import config
+from .config import Config, to_toml
 from .metrics_log import read_rows
+from .resolve import merge_settings, parse_assignments, resolve
 from .run import run
 
 Row = dict[str, Any]
@@ -36,7 +37,7 @@ def choices(texts: Sequence[str]) -> dict[str, list[Any]]:
             raise ConfigError(f"--over {text} is not of the form KEY=V1,V2,... such as strength=1,10,100 or train.lr=0.1,0.01.")
         if key in found:
             raise ConfigError(f"--over {text}: values of {key} have been given already. Give all of them at once.")
-        found[key] = [config.assigned([f"{name}={value}"])[name] for value in parts]
+        found[key] = [parse_assignments([f"{name}={value}"])[name] for value in parts]
     return found
 
 
@@ -100,17 +101,17 @@ def tune(
     return found
 
 
-def _settings(given: Mapping[str, Any], values: Mapping[str, Any], data: str | None) -> config.Config:
-    layer: dict[str, Any] = {"judge": "valid"}
+def _settings(given: Mapping[str, Any], values: Mapping[str, Any], data: str | None) -> Config:
+    layer: dict[str, Any] = {"eval_split": "valid"}
     for key, value in values.items():
         table, name = key.split(".", 1)
         layer.setdefault(table, {})[name] = value
-    return config.resolve(config.merged(given, layer), data)
+    return resolve(merge_settings(given, layer), data)
 
 
 def _folder(values: Mapping[str, Any]) -> str:
     """A folder's name for some values; a mark is added where letters were lost."""
-    text = ",".join(f"{key.split('.', 1)[1]}={config.to_toml(value)}" for key, value in values.items())
+    text = ",".join(f"{key.split('.', 1)[1]}={to_toml(value)}" for key, value in values.items())
     short = "".join(letter if letter.isalnum() or letter in "+-.,=" else "_" for letter in text)[:80]
     return short if short == text else f"{short}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
