@@ -14,6 +14,7 @@ from pathlib import Path
 from spacecl.data.benchmarks.published import RESULTS
 from spacecl.reporting.sections import as_markdown_code, as_markdown_text
 from spacecl.runs.config import Config
+from spacecl.runs.resolve import to_command
 
 HERE = Path(__file__).parent
 HEAD = """# Results
@@ -45,7 +46,7 @@ def row(result: dict) -> list[str]:
     paper = RESULTS.get(result["benchmark"])
     share = sum(task["multiply_adds"] for task in tasks) / len(tasks) / full["multiply_adds"]
     trained = sorted({sum(task["epochs"].values()) for task in tasks})
-    command = shlex.join(Config.from_json(result["config"]).to_command())
+    command = shlex.join(to_command(Config.from_json(result["config"])))
     return [
         f"{as_markdown_text(result['benchmark'])}, {len(tasks)} tasks",
         as_markdown_code(command.replace(" --recipe fast --seed 0", "")),

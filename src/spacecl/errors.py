@@ -1,7 +1,9 @@
 """The errors that spacecl raises on purpose: each says what was given, why it cannot be, and what to do."""
 
 import contextlib
+import importlib
 import os
+import runpy
 import sys
 import traceback
 import warnings
@@ -59,6 +61,7 @@ def warn_user(message: str, category: type[Warning] = SpaceWarning) -> None:
     warnings.warn(message, category, stacklevel=level)
 
 
+_LOADERS = ("<frozen ", runpy.__file__, os.path.dirname(importlib.__file__) + os.sep)
 _OURS = (os.path.dirname(__file__) + os.sep, contextlib.__file__)
 
 
@@ -88,6 +91,7 @@ def user_code_errors(what: str) -> Iterator[None]:
     except SpaceError:
         raise
     except (Exception, SystemExit) as error:
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "runpy" not in frame.filename]
-        line = f" ({frames[-1].filename}, line {frames[-1].lineno})" if len(frames) > 1 else ""
+        everything = traceback.extract_tb(error.__traceback__)
+        frames = [frame for frame in everything if not frame.filename.startswith((*_OURS, *_LOADERS))]
+        line = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
         raise ConfigError(f"{what}: {type(error).__name__}: {error}{line}") from error

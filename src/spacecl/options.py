@@ -10,10 +10,11 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 import inspect
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import isfinite
 from numbers import Integral, Real
@@ -126,6 +127,16 @@ def find_problems(kind: type, values: Mapping[str, Any]) -> list[str]:
     return _validate(kind, values)[1]
 
 
+def suggest(name: str, names: Iterable[str]) -> str:
+    """The name most like one that does not exist, as a hint for a message; empty if none is like it.
+
+    >>> suggest("epoch", ["epochs", "lr"])
+    ' (did you mean epochs?)'
+    """
+    close = difflib.get_close_matches(str(name), list(names), 1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
 def to_plain(value: Any) -> Any:
     """A value with numbers of any library as Python's own."""
     if isinstance(value, (list, tuple)):
@@ -151,14 +162,24 @@ def _validate(kind: type, values: Mapping[str, Any]) -> tuple[dict[str, Any], li
         return {name: getattr(checked, name) for name in values}, []
     except ValidationError as error:
         expected = {entry.name: entry.values for entry in describe_options(kind)}
+        hints = get_type_hints(kind, include_extras=True)
         problems: dict[str, str] = {}  # one for each option
         for entry in error.errors(include_url=False):
             name = str(entry["loc"][0])
-            text = f"={show(values.get(name))} must be {expected.get(name, 'left out: there is no such option')}"
+            value = values.get(name)
+            text = f"={show(value)} must be {expected.get(name, 'left out: there is no such option')}"
+            text += suggest(value, _choices(hints.get(name))) if isinstance(value, str) else ""
             if entry["type"] == "value_error":  # raised by one of our own validators, in our own words
                 text = str(entry["ctx"]["error"])
             problems.setdefault(name, f"{name}{text}")
         return {}, list(problems.values())
+
+
+def _choices(hint: Any) -> list[str]:
+    """The words that a type admits."""
+    if get_origin(hint) is Literal:
+        return [entry for entry in get_args(hint) if isinstance(entry, str)]
+    return [word for entry in get_args(hint) for word in _choices(entry)]
 
 
 @functools.cache

@@ -14,7 +14,7 @@ import torch
 from spacecl import SPACE, ConfigError
 from spacecl.data import sources
 from spacecl.runs import config
-from spacecl.runs.resolve import merge_settings, parse_assignments, read_toml, resolve
+from spacecl.runs.resolve import merge_settings, parse_assignments, read_toml, resolve, to_command
 
 ROOT = Path(__file__).parents[2]
 
@@ -299,7 +299,7 @@ def test_the_command_of_a_run_gives_its_settings(given):
     from spacecl.cli.options import given_settings
 
     made = resolve(given)
-    command = config.Config.from_json(json.loads(json.dumps(made.to_json()))).to_command()
+    command = to_command(config.Config.from_json(json.loads(json.dumps(made.to_json()))))
     assert command[:2] == ["spacecl", "run"]
     again = resolve(given_settings(cli.parser().parse_args(command[1:])))
     assert again.to_json() == made.to_json()
@@ -307,4 +307,4 @@ def test_the_command_of_a_run_gives_its_settings(given):
 
 def test_the_command_of_a_run_by_the_recipe_says_no_more_than_needed():
     made = resolve({"benchmark": "permuted-digits", "seed": 2})
-    assert made.to_command() == ["spacecl", "run", "permuted-digits", "--recipe", "fast", "--seed", "2"]
+    assert to_command(made) == ["spacecl", "run", "permuted-digits", "--recipe", "fast", "--seed", "2"]

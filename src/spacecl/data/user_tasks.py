@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import runpy
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ConfigError, DataError, user_code_errors, warn_user
+from ..user_code import run_file
 from .arrays import DecodedDataset, Split, split_rows
 from .cache import load_decoded
 from .images import Images
@@ -142,9 +141,7 @@ def load_file(name: str) -> list[Task]:
         raise ConfigError(f"{file} does not exist.")
     if not file.endswith(".py"):
         raise ConfigError(f"{file} is neither a folder of pictures nor a Python file of tasks, which ends in .py.")
-    sys.path.insert(0, str(Path(file).absolute().parent))  # so that it can import files from its own folder
-    with user_code_errors(f"{file} cannot be loaded"):
-        function = runpy.run_path(file).get(function_name)
+    function = run_file(file).get(function_name)
     if not callable(function):
         raise ConfigError(f"{file} has no function {function_name}(); write one that returns a list of spacecl.Task.")
     with user_code_errors(f"{function_name}() in {file} failed"):

@@ -389,12 +389,13 @@ def _analysed_layers(arm: Arm) -> list[str]:
 
 def _commands(arms: Sequence[Arm]) -> Section:
     from ..runs.config import Config
+    from ..runs.resolve import to_command
 
     commands, settings = [], {}
     for arm in arms:
         seeds = [str(result["seed"]) for result in arm.results]
         more = f", and the same with --seed {', '.join(seeds[1:])}" if len(seeds) > 1 else ""
-        commands.append((f"{arm.label}: seed {seeds[0]}{more}", Config.from_json(arm.results[0]["config"]).to_command()))
+        commands.append((f"{arm.label}: seed {seeds[0]}{more}", to_command(Config.from_json(arm.results[0]["config"]))))
         settings[arm.label] = {key: value for key, value in arm.results[0]["config"].items() if key != "seed"}
     versions = sorted({result["spacecl"] for arm in arms for result in arm.results})
     note = (

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import difflib
+import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..data.benchmarks.presets import BENCHMARKS, PICTURES, Benchmark
-from ..errors import ConfigError, SpaceError, warn_user
+from ..data.benchmarks.presets import BENCHMARKS, PICTURES, Benchmark, Preset
+from ..errors import ConfigError
 from ..learning.recipe import Recipe
+from ..options import describe_options, suggest
 from .config import (
-    DEVICES,
-    RECIPES,
     Config,
-    _for_any_layer,
-    _one_of,
-    _order,
-    _same_kind,
     find_benchmark,
+    find_setting_problems,
     get_methods,
     load_function,
+    rename_deprecated,
+    rename_options,
+    to_toml,
 )
 
 if sys.version_info >= (3, 11):
@@ -30,12 +29,11 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-RENAMED = {"judge": "eval_split"}  # deprecated settings and their present names
-_NAMES = {"benchmark": "", "recipe": "fast", "method": "space"}
+Settings = Mapping[str, Any]  # as a user writes them: some of the fields of Config, in part
 
 
 def read_toml(file: str | Path) -> dict[str, Any]:
-    """A TOML file's settings."""
+    """Read settings from a TOML file."""
     try:
         return tomllib.loads(Path(file).read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
@@ -49,12 +47,12 @@ def read_toml(file: str | Path) -> dict[str, Any]:
 
 
 def parse_assignments(texts: Iterable[str]) -> dict[str, Any]:
-    """Settings written as KEY=VALUE, with values as in TOML; a bare word is text.
+    """Parse settings written as KEY=VALUE, with values as in TOML; a bare word is text.
 
     >>> parse_assignments(["train.lr=0.1", "order=random"])
     {'train': {'lr': 0.1}, 'order': 'random'}
     """
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
@@ -63,183 +61,185 @@ def parse_assignments(texts: Iterable[str]) -> dict[str, Any]:
             parsed = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
             parsed = {"true": True, "false": False, "null": None}.get(value.strip().lower(), value.strip())
-        place = found
+        table = settings
         *outer, last = key.strip().split(".")
         for name in outer:
-            place = place.setdefault(name, {})
-            if not isinstance(place, dict):
-                raise ConfigError(f"--set {text}: {name} has been set to {place!r} already, which is no table.")
-        place[last] = parsed
-    return found
+            table = table.setdefault(name, {})
+            if not isinstance(table, dict):
+                raise ConfigError(f"--set {text}: {name} is already set to {table!r}, which is not a table.")
+        table[last] = parsed
+    return settings
 
 
-def merge_settings(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings upon settings; tables are merged one level deep, everything else is replaced."""
-    found: dict[str, Any] = {}
+def merge_settings(*layers: Settings) -> dict[str, Any]:
+    """Merge settings, later ones over earlier ones: tables entry by entry, one level deep, everything else as a whole."""
+    settings: dict[str, Any] = {}
     for layer in layers:
-        for key, value in _rename_deprecated(layer).items():
-            both = isinstance(value, Mapping) and isinstance(found.get(key), Mapping)
-            found[key] = {**found[key], **value} if both else value
-    return found
+        for key, value in rename_options(layer, Config, warn=True).items():
+            are_tables = isinstance(value, Mapping) and isinstance(settings.get(key), Mapping)
+            settings[key] = {**settings[key], **value} if are_tables else value
+    return settings
 
 
-def _rename_deprecated(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace the deprecated names of settings that a user wrote, with a warning."""
-    for old in settings.keys() & RENAMED.keys():
-        warn_user(f"The setting {old} is deprecated; use {RENAMED[old]}.", DeprecationWarning)
-    return {RENAMED.get(key, key): value for key, value in settings.items()}
+def resolve(settings: Settings, data: str | None = None) -> Config:
+    """Complete a user's settings from the benchmark's preset, and report every problem before anything runs.
 
-
-def resolve(given: Mapping[str, Any], data: str | None = None) -> Config:
-    """Settings with all that was left open filled in from the benchmark's preset, checked whole before anything runs."""
-    import torch
-
-    from ..data.benchmarks.networks import NETWORKS
-    from ..data.benchmarks.streams import choose_tasks
+    `data` names the folders that are searched for datasets. Settings that are None count as not set.
+    """
     from ..data.sources import find_missing
 
-    given = _rename_deprecated(given)
-    wrong = _unknown(given, [entry.name for entry in fields(Config)], "")
-    name, recipe, method = (str(given.get(key, default)) for key, default in _NAMES.items())
-    benchmark = _benchmark(name, wrong)
-    kind = benchmark or PICTURES
-    _one_of(wrong, "recipe", recipe, RECIPES)
-    _one_of(wrong, "method", method, tuple(get_methods()))
-    for key, least in (("seed", 0), ("tasks", 1), ("limit", 2), ("image_size", 12)):
-        value = given.get(key)
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**40):
-            wrong.append(
-                f"{key} = {value!r} must be a whole number, at least {least}{' and below 2**40' if key == 'seed' else ''}"
-            )
-    _one_of(wrong, "device", given.get("device", "auto"), DEVICES)
-    _one_of(wrong, "eval_split", given.get("eval_split", "test"), ("test", "valid"))
-    device = given.get("device", "auto")
-    if (device == "cuda" and not torch.cuda.is_available()) or (device == "mps" and not torch.backends.mps.is_available()):
-        wrong.append(f"device = {device!r} is not to be had here; leave it out, or give cpu")
-    if kind is not PICTURES and given.get("image_size", 32) != 32:
-        wrong.append("image_size is for folders of pictures; other data have a size of their own")
-    order = _order(given.get("order", "given"), wrong)
-    preset = kind.recipes.get(recipe, kind.recipes["fast"])
-    train, later = _recipes(given, preset.train, preset.later, wrong)
-    model = str(given.get("model", kind.model))
-    options = _options(given, method, dict(preset.options.get(method, {})), _same_kind(model, kind), wrong)
-    if model not in NETWORKS:
+    settings = rename_deprecated({name: value for name, value in settings.items() if value is not None}, warn=True)
+    names = {name: str(settings.get(name, default)) for name, default in _NAMES.items()}
+    benchmark = find_benchmark(names["benchmark"])
+    values = _complete(settings, benchmark, names["method"], names["recipe"])
+    problems = [*_find_benchmark_problems(names["benchmark"]), *find_setting_problems(values)]
+    invalid = {line.partition("=")[0] for line in problems}
+    defaults = {entry.name: entry.default for entry in describe_options(Config)}
+    valid = defaults | {name: value for name, value in values.items() if name not in invalid}
+    problems += _find_device_problems(valid["device"])
+    problems += _find_model_problems(valid["model"], valid["seed"])
+    if benchmark is not PICTURES and valid["image_size"] != defaults["image_size"]:
+        problems.append("image_size is for folders of pictures; other data have a size of their own")
+    needed: Sequence[str] = benchmark.datasets
+    if benchmark.datasets and not invalid & {"order", "tasks", "seed"}:
         try:
-            load_function(model)
+            needed = _datasets_for(benchmark, valid)
         except ConfigError as error:
-            wrong.append(str(error))
-    shared, head = given.get("shared", ()), given.get("head")
-    if not isinstance(shared, (list, tuple)) or not all(isinstance(name, str) for name in shared):
-        wrong.append(f"shared = {shared!r} must be a list of layer names")
-    if head is not None and not isinstance(head, str):
-        wrong.append(f"head = {head!r} must be a layer's name")
-    needed: Sequence[str] = kind.datasets
-    if kind.datasets and not any(text.startswith(("order", "tasks", "seed")) for text in wrong):
-        try:
-            numbers = choose_tasks(kind, given.get("tasks"), order, given.get("seed", 0))
-            needed = [kind.datasets[n] for n in sorted(numbers)] if kind.kind == "datasets" else kind.datasets
-        except ConfigError as error:
-            wrong.append(str(error))
-    wrong += find_missing(needed, data)
-    if wrong:
-        lines = "\n".join(f"  - {line if line[-1] in '.?' else f'{line}.'}" for line in wrong)
-        raise ConfigError(f"This run cannot be started, for {len(wrong)} reason{'s' if len(wrong) > 1 else ''}:\n{lines}")
-    plain = {
-        key: given[key]
-        for key in ("seed", "tasks", "limit", "image_size", "device", "eval_split")
-        if given.get(key) is not None
-    }
-    if "tasks" not in plain and kind.tasks:
-        plain["tasks"] = len(order) if isinstance(order, tuple) else kind.tasks
-    if name not in BENCHMARKS:
-        name = str(Path(name).absolute())
-    if model.partition(":")[0].endswith(".py"):
-        model = str(Path(model).absolute())
-    fixed = {"order": order, "model": model, "head": head, "shared": tuple(shared)}
-    return Config(name, method, recipe, train=train, later=later, options=options, **fixed, **plain)
+            problems.append(str(error))
+    problems += find_missing(needed, data)
+    if problems:
+        lines = "\n".join(f"  - {line if line[-1] in '.?' else f'{line}.'}" for line in problems)
+        raise ConfigError(f"This run cannot be started, for {len(problems)} reason{'s' if len(problems) > 1 else ''}:\n{lines}")
+    return _build(values, benchmark)
 
 
-def _benchmark(name: str, wrong: list[str]) -> Benchmark | None:
+_NAMES = {"benchmark": "", "method": "space", "recipe": "fast"}
+
+
+def _complete(settings: Settings, benchmark: Benchmark, method: str, recipe: str) -> dict[str, Any]:
+    """Add what a preset sets. What a user sets for all tasks replaces the preset's later values, too."""
+    preset = benchmark.recipes.get(recipe, benchmark.recipes["fast"])
+    values: dict[str, Any] = {"model": benchmark.model, **settings}
+    train, own_options, later = settings.get("train", {}), settings.get("options", {}), settings.get("later")
+    if isinstance(train, Mapping):
+        values["train"] = {**preset.train, **train}
+        values["later"] = _keep_later(preset, train)
+    if later is not None:
+        values["later"] = [later] if isinstance(later, Mapping) else later
+    if isinstance(own_options, Mapping):
+        values["options"] = {**_preset_options(preset, method, str(values["model"]), benchmark), **own_options}
+    return values
+
+
+def _keep_later(preset: Preset, train: Settings) -> list[dict[str, Any]]:
+    """A preset's later values without those that a user sets for all tasks."""
+    changes = [{key: value for key, value in change.items() if key not in train} for change in preset.later]
+    return [change for change in changes if len(change) > 1]
+
+
+def _build(values: Settings, benchmark: Benchmark) -> Config:
+    """Make a Config of checked settings; paths become absolute, so that the run can be resumed from another folder."""
+    values = dict(values)
+    order = values.get("order")
+    if "tasks" not in values and benchmark.tasks:
+        values["tasks"] = benchmark.tasks if order is None or isinstance(order, str) else len(order)
+    if values["benchmark"] not in BENCHMARKS:
+        values["benchmark"] = str(Path(values["benchmark"]).absolute())
+    if values["model"].partition(":")[0].endswith(".py"):
+        values["model"] = str(Path(values["model"]).absolute())
+    values["train"] = asdict(Recipe(**values["train"]))
+    values["later"] = [change for change in values["later"] if len(change) > 1]
+    values["options"] = asdict(get_methods()[values.get("method", "space")](**values["options"]))
+    return Config(**values)
+
+
+def _find_benchmark_problems(name: str) -> list[str]:
     script = name.partition(":")[0]
     if name in BENCHMARKS or (name and Path(name).is_dir()) or (script.endswith(".py") and Path(script).is_file()):
-        return find_benchmark(name)
+        return []
     if script.endswith(".py"):
-        wrong.append(f"benchmark = {name!r}: the file {script} does not exist")
-        return None
-    close = difflib.get_close_matches(name, BENCHMARKS, 1)
-    hint = f" Did you mean {close[0]}?" if close else f" The benchmarks are {', '.join(BENCHMARKS)}."
-    wrong.append(f"benchmark = {name!r} is no benchmark, and no folder or Python file of tasks.{hint}")
-    return None
+        return [f"benchmark={name!r}: the file {script} does not exist"]
+    hint = suggest(name, BENCHMARKS) or f"; the benchmarks are {', '.join(BENCHMARKS)}"
+    return [f"benchmark={name!r} is neither a benchmark nor a folder or Python file of tasks{hint}"]
 
 
-def _recipes(
-    given: Mapping[str, Any], train: Mapping[str, Any], later: Sequence[Mapping[str, Any]], wrong: list[str]
-) -> tuple[dict[str, Any], tuple[dict[str, Any], ...]]:
-    """The recipe's values and those from some task on. What a user sets for all tasks wins over the preset's later values."""
-    own = _table(given, "train", wrong)
-    names = [entry.name for entry in fields(Recipe)]
-    wrong += _unknown(own, names, "train.")
-    own = {key: value for key, value in own.items() if key in names}
-    changes = [{key: value for key, value in change.items() if key not in own} for change in later]
-    if "later" in given:
-        listed = given["later"] if isinstance(given["later"], list) else [given["later"]]
-        changes = [dict(change) if isinstance(change, Mapping) else {} for change in listed]
-        for number, change in enumerate(changes):
-            first = change.get("from")
-            if not isinstance(first, int) or isinstance(first, bool) or first < 1:
-                wrong.append(f"later[{number}] needs from = N, the number of the first task that it is for, from 1")
-            wrong += _unknown(change, ["from", *names], f"later[{number}].")
-            changes[number] = {key: value for key, value in change.items() if key in ("from", *names)}
+def _find_device_problems(device: str) -> list[str]:
+    import torch
+
+    available = {"cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available}
+    if device not in available or available[device]():
+        return []
+    return [f"device={device!r} is not available on this machine; leave it out, or use cpu"]
+
+
+def _find_model_problems(model: str, seed: int) -> list[str]:
+    from ..data.benchmarks.networks import NETWORKS
+    from ..seeds import use_seed
+
+    if model in NETWORKS:
+        return []
+    if ":" not in model:
+        return [f"model={model!r} must be one of {', '.join(NETWORKS)}, or module:function or file.py:function"]
     try:
-        values = asdict(Recipe(**{**train, **own}))
-        for number, change in enumerate(changes):
-            try:
-                Recipe(**{**values, **{key: value for key, value in change.items() if key != "from"}})
-            except ConfigError as error:
-                wrong.append(f"later[{number}]: {error}")
+        with use_seed(seed):  # as it will be built; the file is executed once
+            load_function(model, f"model={model!r}")
     except ConfigError as error:
-        wrong.append(f"train: {error}")
-        values = {}
-    return values, tuple(change for change in changes if len(change) > 1)
+        return [str(error)]
+    return []
+
+
+def _datasets_for(benchmark: Benchmark, values: Settings) -> Sequence[str]:
+    """The datasets that the chosen tasks of a benchmark need."""
+    from ..data.benchmarks.streams import choose_tasks
+
+    numbers = choose_tasks(benchmark, values["tasks"], values["order"], values["seed"])
+    return [benchmark.datasets[number] for number in sorted(numbers)] if benchmark.kind == "datasets" else benchmark.datasets
+
+
+# -- presets ------------------------------------------------------------------------------------------------------------
 
 
 def get_preset_variance(benchmark: str, recipe: str, model: str) -> Any:
     """The thresholds that a recipe has for a benchmark; those for single layers only where the network has these layers."""
     kind = find_benchmark(benchmark)
-    return _for_any_layer(dict(kind.recipes[recipe].options["space"]), _same_kind(model, kind))["variance"]
+    return _preset_options(kind.recipes[recipe], "space", model, kind)["variance"]
 
 
-def _options(
-    given: Mapping[str, Any], method: str, preset: dict[str, Any], preset_model: bool, wrong: list[str]
-) -> dict[str, Any]:
-    """The method's options: a preset's, and upon them the user's own."""
-    own = _table(given, "options", wrong)
-    if method not in get_methods():
-        return own
-    kind = get_methods()[method]
-    names = [entry.name for entry in fields(kind)]  # type: ignore[arg-type]
-    wrong += _unknown(own, names, "options.")
-    options = {**_for_any_layer(preset, preset_model), **{key: value for key, value in own.items() if key in names}}
-    try:
-        return asdict(kind(**options))
-    except (SpaceError, TypeError, ValueError) as error:
-        wrong.append(f"options: {error}")
-        return options
+def _preset_options(preset: Preset, method: str, model: str, benchmark: Benchmark) -> dict[str, Any]:
+    """A preset's options for a method. It names layers of its own network; those of another all get its value for the rest."""
+    values = dict(preset.options.get(method, {}))
+    variance = values.get("variance")
+    if isinstance(variance, Mapping) and model.split("-")[0] != benchmark.model.split("-")[0]:
+        values["variance"] = variance.get("*", min(variance.values()))
+    return values
 
 
-def _table(given: Mapping[str, Any], name: str, wrong: list[str]) -> dict[str, Any]:
-    value = given.get(name, {})
-    if not isinstance(value, Mapping):
-        wrong.append(f"{name} = {value!r} must be a table, such as [{name}]")
-        return {}
-    return dict(value)
+def to_command(config: Config) -> list[str]:
+    """The shortest command line that gives these settings: what differs from the recipe, and the recipe itself."""
+    benchmark = find_benchmark(config.benchmark)
+    preset = benchmark.recipes[config.recipe]
+    defaults = {entry.name: entry.default for entry in describe_options(Config)}
+    defaults |= {"tasks": benchmark.tasks, "model": benchmark.model}
+    defaults |= {"recipe": None, "seed": None}  # always shown
+    flags = ("method", "recipe", "seed", "limit", "device", "tasks", "model")
+    settings = config.to_json()
+    command = ["spacecl", "run", config.benchmark]
+    for name in flags:
+        if settings[name] not in (None, defaults[name]):
+            command += [f"--{name}", str(settings[name])]
+    changed = {name: settings[name] for name in ("order", "image_size", "head", "shared", "eval_split")}
+    changed = {name: value for name, value in changed.items() if value != _to_json(defaults[name])}
+    train = _to_json(asdict(Recipe(**preset.train)))
+    own_train = {name: value for name, value in settings["train"].items() if name not in train or value != train[name]}
+    method = get_methods()[config.method](**_preset_options(preset, config.method, config.model, benchmark))
+    usual = _to_json(asdict(method))
+    own_options = {name: value for name, value in settings["options"].items() if name not in usual or value != usual[name]}
+    changed |= {f"train.{name}": value for name, value in own_train.items()}
+    changed |= {f"options.{name}": value for name, value in own_options.items()}
+    if settings["later"] != _to_json(_keep_later(preset, own_train)):
+        changed["later"] = settings["later"]
+    return command + [part for name, value in changed.items() for part in ("--set", f"{name}={to_toml(value)}")]
 
 
-def _unknown(given: Mapping[str, Any], names: Sequence[str], prefix: str) -> list[str]:
-    found = []
-    for key in given:
-        if key not in names:
-            close = difflib.get_close_matches(str(key), names, 1)
-            hint = f"did you mean {prefix}{close[0]}?" if close else f"there are {', '.join(names) or 'none'}"
-            found.append(f"{prefix}{key} is no setting; {hint}")
-    return found
+def _to_json(value: Any) -> Any:
+    return json.loads(json.dumps(value))

@@ -189,9 +189,11 @@ def learner_in(folder: Path, config: Config, network: str | None = None, verify:
 def is_run(file: Path) -> bool:
     """Whether a config.json is that of a run."""
     try:
-        read_document(file, Config)
+        Config.from_file(file)
     except StoreError:
         return False
+    except ConfigError:  # a run with values that this version does not know
+        return True
     return True
 
 
