@@ -250,7 +250,7 @@ def test_a_strangers_folder_runs_no_code_unasked(strangers_run, capsys):
     assert main(["compare", "--resume", "--out", str(run.parent), "--quiet"]) == 1
     assert capsys.readouterr().err.count("--trust-code") == 2
     assert main(["inspect", str(run)]) == 0
-    assert "What is free is not shown" in capsys.readouterr().out
+    assert "Free channels are not shown" in capsys.readouterr().out
     assert not mark.exists()
 
 
@@ -273,7 +273,7 @@ def test_tasks_of_a_strangers_folder_run_no_code_unasked(digits_run, tmp_path, c
 def test_code_that_the_user_trusts_or_names_is_run(strangers_run, capsys):
     run, mark, code = strangers_run
     assert main(["inspect", str(run), "--trust-code"]) == 0
-    assert "tasks more like the last fit" in capsys.readouterr().out
+    assert "more tasks like the last one fit" in capsys.readouterr().out
     assert mark.exists()
     assert main(["verify", str(run), "--model", f"{code}:network"]) == 0
 

@@ -8,7 +8,7 @@ import torch
 from models import chain, tasks
 
 from spacecl import EWC, HAT, SPACE, STL, Learner, PackNet, Recipe, StoreError, Task, store
-from spacecl.cli.inspect import _forecast
+from spacecl.cli.inspect import describe_forecast
 from spacecl.cli.main import main
 from spacecl.runs.audit import forecast, inspect
 
@@ -44,7 +44,7 @@ def test_a_run_that_nobody_touched_is_what_was_committed(digits_run, capsys):
     assert [task["digest"] for task in found["tasks"]] == [task["digest"] for task in result]
     assert [task["accuracy"] for task in found["tasks"]] == [task["accuracy"] for task in result]
     assert main(["verify", str(digits_run)]) == 0
-    assert "All 2 tasks are what was committed." in capsys.readouterr().out
+    assert "All 2 tasks are as committed." in capsys.readouterr().out
 
 
 def test_one_bit_of_a_weight_in_common_is_found_though_every_checksum_is_right(run, capsys):
@@ -249,10 +249,10 @@ def test_what_the_last_of_three_tasks_took_is_what_was_free_before_it(method):
 def test_a_first_task_that_takes_all_leaves_room_for_none():
     torch.manual_seed(0)
     learner = Learner(chain(), SPACE(variance=1.0), example_input=VECTOR)
-    assert _forecast(inspect(learner)) == "No task has been learned yet."
+    assert describe_forecast(inspect(learner)) == "No task has been learned yet."
     learner.learn(Task("all", tasks(VECTOR, 1)[0]), Recipe(epochs=2))
     assert learner.capacity == {"0": {"of": 12, "taken": 12, "last": 12}, "2": {"of": 10, "taken": 10, "last": 10}}
-    assert _forecast(inspect(learner)).startswith("No task more like the last fits: layer 0 has 0 free")
+    assert describe_forecast(inspect(learner)).startswith("No more task like the last one fits: layer 0 has 0 free")
 
 
 def test_a_full_layer_leaves_room_for_no_task_like_the_last():

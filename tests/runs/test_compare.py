@@ -15,7 +15,7 @@ import pytest
 
 from spacecl import ConfigError
 from spacecl.cli import main as cli
-from spacecl.cli.options import given_settings
+from spacecl.cli.options import collect_settings
 from spacecl.runs import config, run
 from spacecl.runs import sweep as compare
 
@@ -37,8 +37,8 @@ def started(*arguments):
 
 def planned(tmp_path, *arguments):
     """The settings of every run that a command would make, by its folder."""
-    options = cli.parser().parse_args(["compare", "permuted-digits", "--out", str(tmp_path), *arguments])
-    given = given_settings(options)
+    options = cli.build_parser().parse_args(["compare", "permuted-digits", "--out", str(tmp_path), *arguments])
+    given = collect_settings(options)
     arms = compare.preset_arms(options.preset, given) if options.preset else compare.methods_arms(options.methods or "all")
     compare.plan(given, arms, compare.seeds_of(options.seeds), tmp_path, None)
     return {
@@ -352,11 +352,11 @@ def test_ray_that_is_not_installed_names_the_extra(monkeypatch):
 
 def test_resume_needs_a_folder_with_runs_and_nothing_else(tmp_path, capsys):
     for arguments, match in (
-        (["--resume"], "say which with --out"),
+        (["--resume"], "--resume needs the folder"),
         (["--resume", "--out", str(tmp_path / "none")], "holds no runs to go on with"),
         (["--resume", "--out", str(tmp_path), "--epochs", "3"], "--resume takes all settings from the folder"),
         (["--resume", "--out", str(tmp_path), "--seeds", "3"], "--resume takes all settings from the folder"),
-        ([], "Which benchmark"),
+        ([], "Name a benchmark"),
     ):
         assert cli.main(["compare", *arguments]) == 1
         assert match in capsys.readouterr().err

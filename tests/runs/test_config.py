@@ -296,12 +296,12 @@ def test_the_example_of_a_settings_file_in_the_docs_is_accepted(tmp_path, monkey
 )
 def test_the_command_of_a_run_gives_its_settings(given):
     from spacecl.cli import main as cli
-    from spacecl.cli.options import given_settings
+    from spacecl.cli.options import collect_settings
 
     made = resolve(given)
     command = to_command(config.Config.from_json(json.loads(json.dumps(made.to_json()))))
     assert command[:2] == ["spacecl", "run"]
-    again = resolve(given_settings(cli.parser().parse_args(command[1:])))
+    again = resolve(collect_settings(cli.build_parser().parse_args(command[1:])))
     assert again.to_json() == made.to_json()
 
 

@@ -11,14 +11,14 @@ from .terminal import console
 
 
 def add_command(commands: Any) -> None:
-    inspect = commands.add_parser(
+    parser = commands.add_parser(
         "inspect",
-        help="tasks, widths, free channels, and how many more tasks will fit",
-        description="Show what a run has learned, and what room it has left.",
-        epilog="Exit codes: 0 done, 1 failed with a message, 2 wrong usage.",
+        help="show tasks, widths, free channels, and how many more tasks will fit",
+        description="Show what a run has learned, how many channels of each layer are free, and how many more tasks will fit.",
+        epilog="Exit codes: 0 success, 1 failure with a message, 2 wrong usage.",
     )
-    add_folder(inspect)
-    inspect.add_argument("--json", action="store_true", help="say it as JSON")
+    add_folder(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run_command(options: argparse.Namespace) -> int:
@@ -31,43 +31,44 @@ def run_command(options: argparse.Namespace) -> int:
 
     run = open_run(options.run, options.model, options.trust_code)
     code = run.untrusted_code
-    found = audit.inspect_without_code(run) if code else audit.inspect(run.learner())
+    summary = audit.inspect_without_code(run) if code else audit.inspect(run.learner())
     if options.json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(summary, indent=1))
         return 0
-    tasks, layers = Table(title=f"{len(found['tasks'])} tasks, {found['method']}"), Table(title="Room")
-    for column in ("task", "classes", "validated", "parameters", "all so far", "widths"):
+    tasks, layers = Table(title=f"{len(summary['tasks'])} tasks, {summary['method']}"), Table(title="Channels")
+    for column in ("task", "classes", "validation accuracy", "parameters", "size so far", "widths"):
         tasks.add_column(column, justify="left" if column in ("task", "widths") else "right", overflow="fold")
-    for task in found["tasks"]:
+    for task in summary["tasks"]:
         row = (task["task"], str(task["classes"]), f"{task['accuracy']:.2%}", f"{task['parameters']:,}")
         tasks.add_row(*map(escape, row), f"{task['size']:.1%}", format_widths(task["widths"]))
     console().print(tasks)
-    for column in ("layer", "has", "taken", "free", "taken by the last task"):
+    for column in ("layer", "total", "used", "free", "new in the last task"):
         layers.add_column(column, justify="left" if column == "layer" else "right")
-    for layer, counts in (found["layers"] or {}).items():
+    for layer, counts in (summary["layers"] or {}).items():
         layers.add_row(escape(layer), *(f"{counts[key]:,}" for key in ("of", "taken", "free", "last")))
-    if found["layers"]:
+    if summary["layers"]:
         console().print(layers)
     if code:
         print(
-            f"What is free is not shown: that takes running {code[0]}, which the folder names as its network. "
-            "If you trust it, say so with --trust-code."
+            f"Free channels are not shown: to count them, {code[0]} must be executed, which the folder names as its network. "
+            "If you trust it, add --trust-code."
         )
     else:
-        print(_forecast(found))
+        print(describe_forecast(summary))
     return 0
 
 
-def _forecast(found: dict[str, Any]) -> str:
-    forecast, layers = found["forecast"], found["layers"]
-    if not found["tasks"]:
+def describe_forecast(summary: dict[str, Any]) -> str:
+    """How many more tasks like the last one fit, in words."""
+    forecast, layers = summary["forecast"], summary["layers"]
+    if not summary["tasks"]:
         return "No task has been learned yet."
     if not layers:
-        return "Every task has the whole network: any number of tasks fits."
-    full = f" Nothing is free in {', '.join(forecast['full'])}." if forecast["full"] else ""
+        return "Every task uses the full network: any number of tasks fits."
+    full = f" No channel is free in {', '.join(forecast['full'])}." if forecast["full"] else ""
     if forecast["layer"] is None:
-        return f"The last task took nothing new: any number of tasks like it fits.{full}"
+        return f"The last task added no channels: any number of tasks like it fits.{full}"
     counts, count = layers[forecast["layer"]], forecast["tasks"]
-    fit = {0: "No task more like the last fits", 1: "One task more like the last fits"}
-    said = fit.get(count, f"{count} tasks more like the last fit")
-    return f"{said}: layer {forecast['layer']} has {counts['free']:,} free, and the last task took {counts['last']:,}.{full}"
+    words = {0: "No more task like the last one fits", 1: "One more task like the last one fits"}
+    text = words.get(count, f"{count} more tasks like the last one fit")
+    return f"{text}: layer {forecast['layer']} has {counts['free']:,} free, and the last task took {counts['last']:,}.{full}"

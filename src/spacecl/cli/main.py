@@ -1,4 +1,4 @@
-"""The command line. Commands load what they need when they run, so that --help answers at once."""
+"""The command line. Each command loads what it needs when it runs, so that `spacecl --help` is fast."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from . import compare, data, demo, export, inspect, report, run, serve, tune, verify
+from .options import CommandParser
 from .terminal import keep_interrupts
 
 COMMANDS = {
@@ -23,26 +24,27 @@ COMMANDS = {
 }
 
 
-def parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     from .. import __version__
 
-    top = argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog="spacecl",
-        description="Teach one fixed-size PyTorch network many tasks, one after another, without forgetting any.",
-        epilog="Exit codes: 0 done, 1 failed with a message, 2 wrong usage, 130 interrupted.",
+        description="Teach one PyTorch network of fixed size many tasks, one after another, without forgetting any.",
+        epilog="Help on a command: spacecl COMMAND --help. "
+        "Exit codes: 0 success, 1 failure with a message, 2 wrong usage, 130 interrupted.",
     )
-    top.add_argument("--version", action="version", version=f"spacecl {__version__}")
-    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    parser.add_argument("--version", action="version", version=f"spacecl {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=CommandParser)
     for command in COMMANDS.values():
         command.add_command(commands)
-    return top
+    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; errors made for users are shown as text, without a traceback."""
+    """Run one command and return its exit code; errors meant for users are printed without a traceback."""
     try:
         with keep_interrupts():
-            options = parser().parse_args(arguments)
+            options = build_parser().parse_args(arguments)
             options.arguments = sys.argv[1:] if arguments is None else list(arguments)
             return COMMANDS[options.command].run_command(options)
     except KeyboardInterrupt:

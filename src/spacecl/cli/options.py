@@ -1,79 +1,211 @@
-"""Options that several commands share, and the settings that they give."""
+"""Flags that several commands share. Those of settings take type, default and help text from the declaration of the setting."""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
+import shutil
+import sys
+import textwrap
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
+
+if TYPE_CHECKING:
+    from ..options import Option
+
+FLAGS = {  # settings that have a flag of their own, by the group in which --help shows them
+    "what to learn": ("method", "model", "tasks", "limit", "order", "seed"),
+    "how to train": (
+        *("recipe", "train.epochs", "train.retrain_epochs", "train.batch_size", "train.lr"),
+        *("options.variance", "device"),
+    ),
+}
+OF_ONE_RUN = ("method", "seed", "options.variance")  # what `spacecl compare` varies
 
 
-def add_trust(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--trust-code", action="store_true", help="with --resume: run the Python files that the folder names")
+class CommandParser(argparse.ArgumentParser):
+    """The parser of one command. `declare` adds its arguments when the command is used, so that `spacecl --help` is fast."""
+
+    declare: Callable[[argparse.ArgumentParser], None] | None = None
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if self.declare is not None:
+            declare, self.declare = self.declare, None
+            declare(self)
+        return super().parse_known_args(args, namespace)
 
 
-def add_single_run(run: argparse.ArgumentParser) -> None:
-    """What a single run can be told."""
-    run.add_argument("--method", metavar="NAME", help="space (default), stl, finetune, lwf, ewc, hat, packnet, ucb or joint")
-    run.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same result (default 0)")
-    run.add_argument("--variance", type=float, metavar="X", help="share of variance to keep, in every layer")
+class WideHelp(argparse.RawDescriptionHelpFormatter):
+    """Keep the line breaks of descriptions, and leave room for long flags."""
+
+    def __init__(self, prog: str):
+        super().__init__(prog, max_help_position=28)
 
 
-def add_settings(run: argparse.ArgumentParser) -> None:
-    """What every run of a command can be told."""
-    run.add_argument("--recipe", metavar="NAME", help="fast (default): a few minutes a task; paper: as published")
-    run.add_argument("--out", metavar="DIR", help="folder for what comes out (default: runs/ and a name from the settings)")
-    run.add_argument("--data", metavar="DIR", help="folder with datasets (default: $SPACECL_DATA, else they are downloaded)")
-    run.add_argument("--tasks", type=int, metavar="N", help="only the first N tasks")
-    run.add_argument("--limit", type=int, metavar="N", help="only N images of each class")
-    run.add_argument("--order", metavar="HOW", help="given (default), random, or numbers of tasks such as 3,1,2")
-    run.add_argument("--model", metavar="NAME", help="mlp, mlp-small, cnn, cnn-wide, resnet18, or module:function of your own")
-    run.add_argument("--epochs", type=int, metavar="N", help="epochs of training; short for --set train.epochs=N")
-    run.add_argument(
-        "--retrain-epochs",
-        type=int,
-        metavar="N",
-        help="epochs of retraining; a method that does not retrain has these for training",
+def add_settings(command: argparse.ArgumentParser, one_run: bool = True) -> None:
+    """Add the flags of settings, those of one run included if `one_run`, and where the data is and the output goes."""
+    groups = {title: command.add_argument_group(title) for title in FLAGS}
+    for title, names in FLAGS.items():
+        for name in names:
+            if one_run or name not in OF_ONE_RUN:
+                _add_flag(groups[title], name)
+    first = groups[next(iter(groups))]
+    first.add_argument("--data", metavar="DIR", help="folder with datasets (default: $SPACECL_DATA, else they are downloaded)")
+    other = command.add_argument_group("other settings", "All settings are listed below.")
+    other.add_argument("--config", metavar="FILE", help="read settings from a TOML file; flags override it")
+    other.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="set any setting; may be given several times"
     )
-    run.add_argument("--batch-size", type=int, metavar="N", help="examples in a step")
-    run.add_argument("--lr", type=float, metavar="X", help="learning rate")
-    run.add_argument("--device", metavar="NAME", help="auto (default), cpu, cuda or mps")
-    run.add_argument("--config", metavar="FILE", help="settings in TOML")
-    run.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any setting; may be given many times")
-    run.add_argument("--quiet", action="store_true", help="no progress bars")
+
+
+def add_output(command: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Add the group of flags for what a command writes and prints; commands add their own to it."""
+    group = command.add_argument_group("output")
+    group.add_argument("--out", metavar="DIR", help="output folder (default: a folder in runs/, named after the settings)")
+    group.add_argument("--quiet", action="store_true", help="no progress bars")
+    return group
+
+
+def add_resume(command: argparse.ArgumentParser, help: str) -> None:
+    group = command.add_argument_group("resuming")
+    group.add_argument("--resume", action="store_true", help=help)
+    group.add_argument(
+        "--trust-code", action="store_true", help="with --resume: execute the Python files that the folder's settings name"
+    )
 
 
 def add_folder(command: argparse.ArgumentParser) -> None:
-    command.add_argument("run", metavar="RUN", help="folder of a run, also of one that is not finished, or of learner.save()")
-    command.add_argument("--model", metavar="NAME", help="what makes the network, as my_net.py:function, if not the run's own")
-    command.add_argument("--trust-code", action="store_true", help="run the Python file that the folder names as its network")
+    command.add_argument("run", metavar="RUN", help="folder of a run, finished or not, or of learner.save()")
+    command.add_argument(
+        "--model", metavar="NAME", help="function that builds the network, as my_net.py:function (default: the run's own)"
+    )
+    command.add_argument(
+        "--trust-code", action="store_true", help="execute the Python file that the folder names as its network"
+    )
 
 
 def add_data(command: argparse.ArgumentParser) -> None:
     command.add_argument("--data", metavar="DIR", help="folder with datasets (default: $SPACECL_DATA, else a cache folder)")
 
 
-def given_settings(options: argparse.Namespace) -> dict[str, Any]:
-    """What a user has set for a run: the folder's own settings, if it is to be resumed, then a file, then the command line."""
-    from ..runs import run_folder as folder
+def collect_settings(options: argparse.Namespace) -> dict[str, Any]:
+    """The settings that a user gave: those of the folder if it is resumed, then a TOML file, then flags, then `--set`."""
+    from ..runs.config import rename_deprecated
     from ..runs.resolve import merge_settings, parse_assignments, read_toml
+    from ..runs.run_folder import settings_in
 
-    names = ("benchmark", "method", "recipe", "seed", "tasks", "limit", "model", "device")
-    flags = {key: getattr(options, key, None) for key in names}
-    if options.order is not None:
-        flags["order"] = parse_assignments([f"order={as_list(options.order)}"])["order"]
-    train = {key: getattr(options, key) for key in ("epochs", "retrain_epochs", "batch_size", "lr")}
-    tables = {"train": drop_none(train), "options": drop_none({"variance": getattr(options, "variance", None)})}
-    return merge_settings(
-        folder.settings_in(options.out) if options.command == "run" and options.resume and options.out else {},
-        read_toml(options.config) if options.config else {},
-        drop_none(flags) | {name: table for name, table in tables.items() if table},
-        parse_assignments(options.set),
-    )
+    flags: dict[str, Any] = {}
+    for name in ("benchmark", *(name for names in FLAGS.values() for name in names)):
+        value = getattr(options, name, None)
+        if value is not None:
+            table, _, key = name.rpartition(".")
+            (flags.setdefault(table, {}) if table else flags)[key] = value
+    with _print_deprecations():
+        settings = merge_settings(
+            settings_in(options.out) if options.command == "run" and options.resume and options.out else {},
+            read_toml(options.config) if options.config else {},
+            flags,
+            parse_assignments(options.set),
+        )
+        return rename_deprecated(settings, warn=True)
 
 
-def drop_none(values: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if value is not None}
+def describe_settings() -> str:
+    """All settings of a run, of training and of the methods, for `--help`: name, help text and, in brackets, the default."""
+    from ..learning.recipe import Recipe
+    from ..options import describe_options
+    from ..runs.config import METHOD_ORDER, Config, get_methods
+
+    flags = {name for names in FLAGS.values() for name in names} | {"benchmark", "train", "options"}
+    lines = ["settings without a flag, --set NAME=VALUE (default in brackets):"]
+    lines += _list_options([entry for entry in describe_options(Config) if entry.name not in flags])
+    lines += ["", "training, --set train.NAME=VALUE (default in brackets, unless the recipe sets it):"]
+    lines += _list_options(describe_options(Recipe))
+    lines += ["", "methods and their options, --set options.NAME=VALUE (default in brackets):"]
+    for name in reversed(METHOD_ORDER):
+        method = get_methods()[name]
+        summary = " ".join((method.__doc__ or "").split()).replace("`", "").partition(". ")[0].rstrip(".")
+        lines += textwrap.wrap(f"{name}: {summary}", _width(), initial_indent="  ", subsequent_indent="    ")
+        lines += _list_options(describe_options(method), "    ")
+    return "\n".join(lines)
 
 
-def as_list(order: str) -> str:
-    """Numbers with commas between them as a list; words as they are."""
-    return f"[{order}]" if order[:1].isdigit() else order
+def _list_options(entries: Sequence[Option], indent: str = "  ") -> list[str]:
+    lines = []
+    for entry in entries:
+        default = _format_value(entry.default)
+        text = _describe_option(entry) + (f" ({default})" if default else "")
+        start, rest = f"{indent}{entry.name:20} ", " " * (len(indent) + 21)
+        lines += textwrap.wrap(text, _width(), initial_indent=start, subsequent_indent=rest) or [start.rstrip()]
+    return lines
+
+
+def _width() -> int:
+    return max(shutil.get_terminal_size().columns - 2, 60)
+
+
+def _describe_option(entry: Option) -> str:
+    """The help text of an option, with the words that it may be where the text does not name them all."""
+    words = entry.values.removeprefix("one of ").split(", ") if entry.values.startswith("one of ") else []
+    return entry.help if all(word in entry.help for word in words) else f"{entry.help}: {', '.join(words)}"
+
+
+def _format_value(value: Any) -> str:
+    """A default value for people; empty where there is none."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "" if value in (None, (), {}) else str(value)
+
+
+def _add_flag(group: argparse._ArgumentGroup, name: str) -> None:
+    """Add the flag of one setting, named as in `--set`."""
+    from ..learning.recipe import Recipe
+    from ..methods import SPACE
+    from ..options import describe_options
+    from ..runs.config import Config
+
+    table, _, key = name.rpartition(".")
+    kind = {"": Config, "train": Recipe, "options": SPACE}[table]
+    entry = next(entry for entry in describe_options(kind) if entry.name == key)
+    convert, metavar = _choose_converter(get_type_hints(kind)[key])
+    default = _format_value(entry.default) if kind is Config else ""
+
+    def parse(text: str) -> Any:
+        try:
+            return convert(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} must be {entry.values}") from None
+
+    help = (_describe_option(entry) + (f" (default: {default})" if default else "")).replace("%", "%%")
+    group.add_argument(f"--{key.replace('_', '-')}", dest=name, type=parse, metavar=metavar, help=help)
+
+
+def _choose_converter(hint: Any) -> tuple[Callable[[str], Any], str]:
+    """What turns the text of a flag into a value of a type, and what `--help` calls the value."""
+    if any(get_origin(entry) is tuple for entry in get_args(hint)):
+        return _parse_numbers, "LIST"
+    for number, metavar in ((int, "N"), (float, "X")):
+        if hint is number or number in get_args(hint):
+            return number, metavar
+    return str, "NAME"
+
+
+def _parse_numbers(text: str) -> str | list[int]:
+    """Numbers with commas between them as a list; other text as it is."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        return text
+
+
+@contextmanager
+def _print_deprecations() -> Iterator[None]:
+    """Print warnings of deprecated names, which Python would hide, as every other warning of the command line."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", DeprecationWarning)
+        yield
+    for warning in caught:
+        print(f"spacecl: warning: {warning.message}", file=sys.stderr)

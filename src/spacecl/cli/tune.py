@@ -8,40 +8,45 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from .options import add_settings, add_single_run, given_settings
+from .options import WideHelp, add_output, add_settings, collect_settings
 from .terminal import console, show_warnings_as_text
 
-TUNE_MORE = """\
+EPILOG = """\
 examples:
   spacecl tune p-fashion --method ewc --over strength=0.1,1,10,100,1000 --limit 600
   spacecl tune permuted-digits --method hat --over compressibility=0.1,0.5 --over train.lr=0.001,0.003
   spacecl tune split-cifar10 --over 'variance=0.8,0.9,{conv1=0.95, "*"=0.85}'
 
-Every combination is a run of its own in the folder --out, with a tenth of the training data to judge by; test data are never
-read. tune.json there lists all of them and what was spent. The same command goes on where it was stopped.
+Every combination of values is a run with its own folder below --out. A tenth of the training data is set aside to compare
+them; test data are never read. tune.json in --out lists all combinations and the time spent. The same command resumes a
+search that was stopped. spacecl run --help lists all settings.
 
-Exit codes: 0 done, 1 failed with a message or every combination diverged, 2 wrong usage, 130 interrupted."""
+Exit codes: 0 success, 1 failure with a message or all combinations diverged, 2 wrong usage, 130 interrupted."""
 
 
 def add_command(commands: Any) -> None:
-    tune = commands.add_parser(
+    parser = commands.add_parser(
         "tune",
         help="choose a method's settings on validation data",
-        description="Run a method with every combination of some values, compare them on validation data, and say which is "
-        "best and what the search has cost.",
-        epilog=TUNE_MORE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Run a method with every combination of some values, compare them on validation data, and print the best "
+        "combination and the time that the search took.",
+        epilog=EPILOG,
+        formatter_class=WideHelp,
     )
-    tune.add_argument("benchmark", metavar="BENCHMARK", help="as for spacecl run")
-    tune.add_argument(
+    parser.declare = _declare
+
+
+def _declare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("benchmark", metavar="BENCHMARK", help="as for spacecl run")
+    parser.add_argument(
         "--over",
         action="append",
         required=True,
         metavar="KEY=V1,V2",
-        help="values to try: of an option of the method, or of train.NAME; may be given many times",
+        help="values to try for an option of the method, or for train.NAME; may be given several times",
     )
-    add_single_run(tune)
-    add_settings(tune)
+    add_settings(parser)
+    add_output(parser)
 
 
 def run_command(options: argparse.Namespace) -> int:
@@ -50,29 +55,29 @@ def run_command(options: argparse.Namespace) -> int:
     from ..runs.config import to_toml
 
     show_warnings_as_text()
-    given, over = given_settings(options), tune.choices(options.over)
-    out = options.out or f"runs/tune-{folder.short_name(given['benchmark'])}-{given.get('method', 'space')}"
+    settings, values = collect_settings(options), tune.choices(options.over)
+    out = options.out or f"runs/tune-{folder.short_name(settings['benchmark'])}-{settings.get('method', 'space')}"
     say = lambda text: print(text, flush=True)  # noqa: E731
     try:
-        found = tune.tune(given, over, out, data=options.data, progress=False if options.quiet else None, say=say)
+        search = tune.tune(settings, values, out, data=options.data, progress=False if options.quiet else None, say=say)
     except KeyboardInterrupt:
         print(f"\n{folder.interrupted(out)}", file=sys.stderr)
         return 130
-    console().print(tune.table(found))
-    if found["best"] is None:
-        print("spacecl: every combination diverged. Try a lower learning rate: --lr ...", file=sys.stderr)
+    console().print(tune.table(search))
+    if search["best"] is None:
+        print("spacecl: every combination diverged. Try a lower learning rate with --lr.", file=sys.stderr)
         return 1
-    best = [part for key, value in found["best"].items() for part in ("--set", f"{key}={to_toml(value)}")]
-    command = shlex.join(["spacecl", "run", *_without(options.arguments[1:], ("--over", "--out")), *best])
-    print(f"{out}/tune.json has all of it. To use the best: {command}")
+    best = [part for key, value in search["best"].items() for part in ("--set", f"{key}={to_toml(value)}")]
+    command = shlex.join(["spacecl", "run", *_remove_flags(options.arguments[1:], ("--over", "--out")), *best])
+    print(f"All combinations are in {out}/tune.json. To run the best one: {command}")
     return 0
 
 
-def _without(arguments: Sequence[str], flags: Sequence[str]) -> list[str]:
+def _remove_flags(arguments: Sequence[str], flags: Sequence[str]) -> list[str]:
     """A command line without some flags and their values."""
-    found, skip = [], False
+    rest, is_value = [], False
     for argument in arguments:
-        if not skip and argument.partition("=")[0] not in flags:
-            found.append(argument)
-        skip = not skip and argument in flags
-    return found
+        if not is_value and argument.partition("=")[0] not in flags:
+            rest.append(argument)
+        is_value = not is_value and argument in flags
+    return rest

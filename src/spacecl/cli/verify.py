@@ -1,4 +1,4 @@
-"""`spacecl verify`: prove that every task is what was committed."""
+"""`spacecl verify`: check that every task's network is the one that was committed."""
 
 from __future__ import annotations
 
@@ -7,37 +7,37 @@ import json
 import sys
 from typing import Any
 
-from .options import add_data, add_folder
+from .options import WideHelp, add_data, add_folder
 from .terminal import console, show_warnings_as_text, zero_or_more
 
-VERIFY_MORE = """\
+EPILOG = """\
 examples:
   spacecl verify runs/c10
   spacecl verify runs/c10 --data ~/data --json
 
-Exit codes: 0 all is as it was committed, 1 something is not, or cannot be read, 2 wrong usage."""
+Exit codes: 0 every task is as committed, 1 a task is not or cannot be read, 2 wrong usage."""
 
 
 def add_command(commands: Any) -> None:
-    verify = commands.add_parser(
+    parser = commands.add_parser(
         "verify",
-        help="prove that every task is what was committed",
-        description="Hold the bytes of every task's network against the digest of its commit and, with data, its accuracy "
-        "against what the run wrote down.",
-        epilog=VERIFY_MORE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        help="check that every task's network is the one that was committed",
+        description="Compare the bytes of every task's network with the digest (SHA-256) that was stored when it was learned "
+        "and, with data, its accuracy with the one that the run recorded.",
+        epilog=EPILOG,
+        formatter_class=WideHelp,
     )
-    add_folder(verify)
-    verify.add_argument("--accuracy", action="store_true", help="measure accuracy, too; --data asks for the same")
-    verify.add_argument(
+    add_folder(parser)
+    parser.add_argument("--accuracy", action="store_true", help="measure accuracy, too; implied by --data")
+    parser.add_argument(
         "--tolerance",
         type=zero_or_more,
         default=0.001,
         metavar="X",
-        help="by how much accuracy may differ: other machines round otherwise (0.001)",
+        help="largest difference in accuracy; rounding differs between machines (default: 0.001)",
     )
-    add_data(verify)
-    verify.add_argument("--json", action="store_true", help="say it as JSON")
+    add_data(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run_command(options: argparse.Namespace) -> int:
@@ -51,26 +51,27 @@ def run_command(options: argparse.Namespace) -> int:
     show_warnings_as_text()
     measure = options.accuracy or options.data is not None
     try:
-        found = audit.verify(open_run(options.run, options.model, options.trust_code), measure, options.data, options.tolerance)
+        run = open_run(options.run, options.model, options.trust_code)
+        summary = audit.verify(run, measure, options.data, options.tolerance)
     except SpaceError as error:
         if options.json:
             print(json.dumps({"folder": options.run, "ok": False, "error": str(error)}, indent=1))
         raise
     if options.json:
-        print(json.dumps(found, indent=1))
-        return int(not found["ok"])
+        print(json.dumps(summary, indent=1))
+        return int(not summary["ok"])
     table = Table()
     for column in ("task", "digest", "bytes", *(("accuracy", "recorded") if measure else ())):
         table.add_column(column, overflow="fold")
-    for task in found["tasks"]:
+    for task in summary["tasks"]:
         state = "NOT as committed" if task["digest"] else "cannot be read"
         state = state if task["problem"] else "as committed"
         row = [task["task"], (task["digest"] or "")[:16], state]
         row += [f"{task[key]:.2%}" if key in task else "" for key in ("accuracy", "recorded")] if measure else []
         table.add_row(*map(escape, row))
     console().print(table)
-    for text in [f"{task['task']}: {task['problem']}" for task in found["tasks"] if task["problem"]] + found["lost"]:
+    for text in [f"{task['task']}: {task['problem']}" for task in summary["tasks"] if task["problem"]] + summary["lost"]:
         print(f"spacecl: {text}", file=sys.stderr)
-    if found["ok"]:
-        print(f"All {len(found['tasks'])} tasks are what was committed.")
-    return int(not found["ok"])
+    if summary["ok"]:
+        print(f"All {len(summary['tasks'])} tasks are as committed.")
+    return int(not summary["ok"])

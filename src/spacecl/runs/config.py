@@ -44,21 +44,25 @@ class Config:
 
     benchmark: str = option(MISSING, "name of a benchmark, folder of pictures, or Python file with a function tasks()")
     method: MethodName = option("space", "continual-learning method")
-    recipe: Literal["fast", "paper"] = option("fast", "preset; fast takes a few minutes per task, paper trains as published")
+    recipe: Literal["fast", "paper"] = option(
+        "fast", "preset of training settings: fast, a few minutes per task, or paper, as published"
+    )
     seed: Annotated[int, Field(ge=0, lt=2**40)] = option(0, "random seed; the same seed gives the same result")
     tasks: PositiveInt | None = option(None, "learn only the first N tasks")
     limit: Annotated[int, Field(ge=2)] | None = option(None, "use at most N examples of each class")
-    order: TaskOrder = option("given", "order of the tasks: given, random, or task numbers such as 3,1,2")
-    model: str = option("", "network: mlp, mlp-small, cnn, cnn-wide, resnet18, or your own as file.py:function")
+    order: TaskOrder = option("given", "order of the tasks: given, random, or the numbers of some tasks, such as 3,1,2")
+    model: str = option(
+        "", "network: mlp, mlp-small, cnn, cnn-wide, resnet18, or your own as file.py:function; default: the benchmark's"
+    )
     image_size: Annotated[int, Field(ge=12, le=4096)] = option(32, "pixels to which the pictures of a folder are scaled")
-    device: Literal["auto", "cpu", "cuda", "mps"] = option("auto", "where to compute; auto takes a GPU if there is one")
+    device: Literal["auto", "cpu", "cuda", "mps"] = option("auto", "auto (a GPU if there is one), cpu, cuda or mps")
     head: str | None = option(None, "name of the classification layer, if it is not the model's last Linear layer")
     shared: LayerNames = option((), "layers that the first task trains and that all tasks share unpruned")
     train: Annotated[Mapping[str, Any], Description("a table, such as [train]")] = option({}, "training; see spacecl.Recipe")
-    later: Changes = option((), "changes of train from a task on; from is the number of that task")
+    later: Changes = option((), "other training values from a task on, such as [{from=3, lr=0.001}]")
     options: Annotated[Mapping[str, Any], Description("a table, such as [options]")] = option({}, "options of the method")
     eval_split: Literal["test", "valid"] = option(
-        "test", "data that accuracy is measured on; valid, the validation data, leaves the test data unread"
+        "test", "data to measure accuracy on: test, or valid (validation data), which leaves the test data unread"
     )
 
     def to_json(self) -> dict[str, Any]:

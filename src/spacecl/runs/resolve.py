@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -166,7 +166,7 @@ def _find_benchmark_problems(name: str) -> list[str]:
 def _find_device_problems(device: str) -> list[str]:
     import torch
 
-    available = {"cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available}
+    available: dict[str, Callable[[], bool]] = {"cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available}
     if device not in available or available[device]():
         return []
     return [f"device={device!r} is not available on this machine; leave it out, or use cpu"]
