@@ -127,14 +127,14 @@ def find_problems(kind: type, values: Mapping[str, Any]) -> list[str]:
     return _validate(kind, values)[1]
 
 
-def suggest(name: str, names: Iterable[str]) -> str:
+def suggest(name: str, names: Iterable[str], prefix: str = "") -> str:
     """The name most like one that does not exist, as a hint for a message; empty if none is like it.
 
     >>> suggest("epoch", ["epochs", "lr"])
     ' (did you mean epochs?)'
     """
     close = difflib.get_close_matches(str(name), list(names), 1)
-    return f" (did you mean {close[0]}?)" if close else ""
+    return f" (did you mean {prefix}{close[0]}?)" if close else ""
 
 
 def to_plain(value: Any) -> Any:

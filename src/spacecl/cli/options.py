@@ -127,8 +127,8 @@ def describe_settings() -> str:
         method = get_methods()[name]
         summary = " ".join((method.__doc__ or "").split()).replace("`", "").partition(". ")[0].rstrip(".")
         lines += textwrap.wrap(f"{name}: {summary}", _width(), initial_indent="  ", subsequent_indent="    ")
-        lines += _list_options(describe_options(method), "    ")
-    return "\n".join(lines)
+        lines += [*_list_options(describe_options(method), "    "), ""]
+    return "\n".join(lines).rstrip()
 
 
 def _list_options(entries: Sequence[Option], indent: str = "  ") -> list[str]:

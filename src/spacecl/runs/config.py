@@ -207,7 +207,8 @@ def find_unknown(table: Mapping[str, Any], kind: type[Any], prefix: str = "") ->
     """The names in a table that a class of options does not have, in words."""
     names = [entry.name for entry in fields(kind)]
     others = f"there are {', '.join(names)}" if names else "there are none"
-    return [f"{prefix}{name} is not a setting{suggest(name, names) or f'; {others}'}" for name in table if name not in names]
+    unknown = [name for name in table if name not in names]
+    return [f"{prefix}{name} is not a setting{suggest(name, names, prefix) or f'; {others}'}" for name in unknown]
 
 
 def rename_deprecated(settings: Mapping[str, Any], warn: bool = False) -> dict[str, Any]:
