@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data.benchmarks.presets import ABLATIONS
-from .options import WideHelp, add_output, add_resume, add_settings, collect_settings
+from .options import HelpFormatter, add_output, add_resume, add_settings, collect_settings
 from .report import show_report
 from .run import NO_BENCHMARK
 from .terminal import positive, show_warnings_as_text
@@ -33,6 +33,7 @@ The same command, or --resume with --out, does the runs that are missing; a run 
 finished epoch. Settings are those of spacecl run and apply to all runs; options of one method are written
 --set METHOD.NAME=VALUE. After the last run, the latency of every network, and its energy where a meter can be read
 (pip install "spacecl[energy]"), are measured one after another.
+
 --engine ray uses the Ray cluster of `ray start` or $RAY_ADDRESS; all its nodes must see the output folder and the data.
 
 Exit codes: 0 success, 1 some or all runs failed, 2 wrong usage, 130 interrupted."""
@@ -44,7 +45,7 @@ def add_command(commands: Any) -> None:
         help="several methods with several seeds, and a report of the results",
         description=DESCRIPTION.format(presets="\n".join(f"  {name:12} {text}" for name, text in ABLATIONS.items())),
         epilog=EPILOG,
-        formatter_class=WideHelp,
+        formatter_class=HelpFormatter,
     )
     parser.declare = _declare
 

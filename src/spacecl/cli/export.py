@@ -7,7 +7,7 @@ import json
 import sys
 from typing import Any
 
-from .options import WideHelp, add_data, add_folder
+from .options import HelpFormatter, add_data, add_folder
 from .terminal import show_warnings_as_text
 
 EPILOG = """\
@@ -34,7 +34,7 @@ def add_command(commands: Any) -> None:
         help="write the small networks of tasks to files: ONNX, torch.export, safetensors",
         description="Write the small network of one task, or of all tasks, to files that run without spacecl.",
         epilog=EPILOG,
-        formatter_class=WideHelp,
+        formatter_class=HelpFormatter,
     )
     add_folder(parser)
     which = parser.add_mutually_exclusive_group(required=True)

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from .options import add_folder
+from .options import HelpFormatter, add_folder
 from .terminal import console
 
 
@@ -16,6 +16,7 @@ def add_command(commands: Any) -> None:
         help="show tasks, widths, free channels, and how many more tasks will fit",
         description="Show what a run has learned, how many channels of each layer are free, and how many more tasks will fit.",
         epilog="Exit codes: 0 success, 1 failure with a message, 2 wrong usage.",
+        formatter_class=HelpFormatter,
     )
     add_folder(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")

@@ -36,11 +36,15 @@ class CommandParser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
 
-class WideHelp(argparse.RawDescriptionHelpFormatter):
-    """Keep the line breaks of descriptions, and leave room for long flags."""
+class HelpFormatter(argparse.HelpFormatter):
+    """Wrap the paragraphs of descriptions to the terminal, and keep those with indented lines, such as lists, as they are."""
 
-    def __init__(self, prog: str):
-        super().__init__(prog, max_help_position=28)
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        paragraphs = text.rstrip().split("\n\n")
+        return "\n\n".join(
+            part if "\n  " in part else textwrap.fill(part, width, initial_indent=indent, subsequent_indent=indent)
+            for part in paragraphs
+        )
 
 
 def add_settings(command: argparse.ArgumentParser, one_run: bool = True) -> None:
@@ -52,10 +56,14 @@ def add_settings(command: argparse.ArgumentParser, one_run: bool = True) -> None
                 _add_flag(groups[title], name)
     first = groups[next(iter(groups))]
     first.add_argument("--data", metavar="DIR", help="folder with datasets (default: $SPACECL_DATA, else they are downloaded)")
-    other = command.add_argument_group("other settings", "All settings are listed below.")
+    other = command.add_argument_group("other settings")
     other.add_argument("--config", metavar="FILE", help="read settings from a TOML file; flags override it")
     other.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="set any setting; may be given several times"
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="set any setting that spacecl run --help lists; may be given several times",
     )
 
 

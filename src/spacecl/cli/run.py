@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data.benchmarks.presets import BENCHMARKS
-from .options import WideHelp, add_output, add_resume, add_settings, collect_settings, describe_settings
+from .options import HelpFormatter, add_output, add_resume, add_settings, collect_settings, describe_settings
 from .terminal import console, show_warnings_as_text
 
 DESCRIPTION = """\
@@ -48,7 +48,7 @@ def add_command(commands: Any) -> None:
         "run",
         help="run an experiment of the paper, or the same on your own data",
         description=DESCRIPTION.format(benchmarks=names),
-        formatter_class=WideHelp,
+        formatter_class=HelpFormatter,
     )
     parser.declare = _declare
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from .options import WideHelp, add_output, add_settings, collect_settings
+from .options import HelpFormatter, add_output, add_settings, collect_settings
 from .terminal import console, show_warnings_as_text
 
 EPILOG = """\
@@ -31,7 +31,7 @@ def add_command(commands: Any) -> None:
         description="Run a method with every combination of some values, compare them on validation data, and print the best "
         "combination and the time that the search took.",
         epilog=EPILOG,
-        formatter_class=WideHelp,
+        formatter_class=HelpFormatter,
     )
     parser.declare = _declare
 

@@ -7,7 +7,7 @@ import json
 import sys
 from typing import Any
 
-from .options import WideHelp, add_data, add_folder
+from .options import HelpFormatter, add_data, add_folder
 from .terminal import console, show_warnings_as_text, zero_or_more
 
 EPILOG = """\
@@ -25,7 +25,7 @@ def add_command(commands: Any) -> None:
         description="Compare the bytes of every task's network with the digest (SHA-256) that was stored when it was learned "
         "and, with data, its accuracy with the one that the run recorded.",
         epilog=EPILOG,
-        formatter_class=WideHelp,
+        formatter_class=HelpFormatter,
     )
     add_folder(parser)
     parser.add_argument("--accuracy", action="store_true", help="measure accuracy, too; implied by --data")
