@@ -180,7 +180,11 @@ def test_a_network_that_has_grown_is_made_only_as_large_as_its_tensors(folder):
 # -- a run's folder ---------------------------------------------------------------------------------------------------
 
 EDITED = {
-    "config.json": [(put("nope", "method"), "must be one of"), (put({"x": 1}, "train"), "train: "), (put(1, "more"), "more")],
+    "config.json": [
+        (put("nope", "method"), "must be one of"),
+        (put({"x": 1}, "train"), "train.x is not a setting"),
+        (put(1, "more"), "more"),
+    ],
     "tasks.json": [(put(7, "digits-1"), "tasks.json is damaged"), (put("x", "digits-1", "classes"), "digits-1.classes")],
     "environment.json": [(lambda content: content.clear(), None)],
     "result.json": [(put("x", "tasks", 0, "accuracy"), "tasks.0.accuracy is 'x'"), (put([], "tasks"), "tasks is")],

@@ -212,7 +212,7 @@ def test_inspect_tells_tasks_room_and_what_will_fit(digits_run, capsys):
     layer = found["forecast"]["layer"]
     assert found["forecast"]["tasks"] == found["layers"][layer]["free"] // found["layers"][layer]["last"]
     assert main(["inspect", str(digits_run)]) == 0
-    assert "more like the last fit" in capsys.readouterr().out
+    assert "like the last one fit" in capsys.readouterr().out
 
 
 def taught(method, count=2):

@@ -64,7 +64,7 @@ def test_wrong_settings_are_told_at_once_for_all_methods_and_nothing_is_written(
             tmp_path / "a", "--methods", "ewc,space", "--set", "ewc.strenght=1", "--set", "space.variance=3", "--epochs", "0"
         )
     text = str(told.value)
-    assert "options.strenght is no setting; did you mean options.strength?" in text
+    assert "options.strenght is not a setting (did you mean options.strength?)" in text
     assert "variance=3" in text
     assert "ewc: " in text
     assert "space: " in text

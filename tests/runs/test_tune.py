@@ -103,7 +103,7 @@ def test_the_command_shows_a_table_and_how_to_use_the_best(tmp_path, capsys):
     assert cli.main(["tune", *common, "--over", "strength=1,100", "--out", out]) == 0
     shown = capsys.readouterr().out
     assert "Spent: 2 runs, 8 epochs" in shown
-    assert "To use the best: spacecl run permuted-digits --method ewc --tasks 2 --limit 20" in shown
+    assert "To run the best one: spacecl run permuted-digits --method ewc --tasks 2 --limit 20" in shown
     assert "--quiet --set options.strength=" in shown
     settings = ["--set", "train.optimizer=sgd", "--over", "train.lr=1e9", "--out", str(tmp_path / "b")]
     assert cli.main(["tune", *common, *settings]) == 1

@@ -41,10 +41,10 @@ class HelpFormatter(argparse.HelpFormatter):
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         paragraphs = text.rstrip().split("\n\n")
-        return "\n\n".join(
-            part if "\n  " in part else textwrap.fill(part, width, initial_indent=indent, subsequent_indent=indent)
-            for part in paragraphs
-        )
+        for number, text in enumerate(paragraphs):
+            if "\n  " not in text:
+                paragraphs[number] = super()._fill_text(text, width, indent)
+        return "\n\n".join(paragraphs)
 
 
 def add_settings(command: argparse.ArgumentParser, one_run: bool = True) -> None:
