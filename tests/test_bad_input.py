@@ -329,7 +329,7 @@ def test_a_path_is_text_or_a_path(learner, path):
         lambda: learner.reload(path),
         lambda: learner.export("first", path),
     ):
-        with pytest.raises(ConfigError, match=" is no path"):
+        with pytest.raises(ConfigError, match=" is not a path"):
             use()
 
 

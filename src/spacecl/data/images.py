@@ -14,7 +14,7 @@ from typing_extensions import TypedDict
 
 from ..documents import Count
 from ..errors import DataError, renamed
-from ..validation import integer, number, show
+from ..validation import is_integer, is_number, show
 
 SHIFT = 2  # pixels by which augmentation may move an image in each direction
 Values = tuple[float, ...]  # one per channel
@@ -210,12 +210,12 @@ def _to_array(values: Any, name: str) -> np.ndarray:
 
 
 def _are_numbers(values: Any, positive: bool) -> bool:
-    is_valid = number(lambda v: v > 0 or not positive, "")[0]
-    return isinstance(values, (tuple, list)) and len(values) > 0 and all(map(is_valid, values))
+    are_numbers = isinstance(values, (tuple, list)) and len(values) > 0 and all(map(is_number, values))
+    return are_numbers and (not positive or min(values) > 0)
 
 
 def _is_shape(shape: Any) -> bool:
-    return isinstance(shape, (tuple, list)) and len(shape) == 3 and all(map(integer(1)[0], shape))
+    return isinstance(shape, (tuple, list)) and len(shape) == 3 and all(is_integer(size) and size >= 1 for size in shape)
 
 
 def _is_order(order: Any, size: int) -> bool:

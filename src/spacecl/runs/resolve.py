@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -93,7 +94,7 @@ def resolve(settings: Settings, data: str | None = None) -> Config:
     benchmark = find_benchmark(names["benchmark"])
     values = _complete(settings, benchmark, names["method"], names["recipe"])
     problems = [*_find_benchmark_problems(names["benchmark"]), *find_setting_problems(values)]
-    invalid = {line.partition("=")[0] for line in problems}
+    invalid = {re.split(r"[^\w.]", line)[0] for line in problems}  # each begins with the name of its setting
     defaults = {entry.name: entry.default for entry in describe_options(Config)}
     valid = defaults | {name: value for name, value in values.items() if name not in invalid}
     problems += _find_device_problems(valid["device"])
