@@ -15,7 +15,7 @@ from spacecl.cli.options import FLAGS, collect_settings, describe_settings
 from spacecl.data import sources
 from spacecl.data.benchmarks.streams import load_stream
 from spacecl.methods import METHODS
-from spacecl.options import describe_options, options
+from spacecl.options import describe_options
 from spacecl.runs import config
 from spacecl.runs.config import METHOD_ORDER, Config, find_differences, get_methods
 from spacecl.runs.resolve import merge_settings, parse_assignments, read_toml, resolve, to_command
@@ -333,14 +333,11 @@ def test_deprecated_names_that_a_user_writes_are_understood_with_a_warning(tmp_p
         assert Config(DIGITS, judge="valid").eval_split == "valid"
 
 
-def test_deprecated_names_of_training_values_and_method_options_are_understood(monkeypatch):
-    @options
-    class Renamed(SPACE):
-        renamed_options = {"explained": "variance"}
-
-    methods = get_methods() | {"space": Renamed}
-    monkeypatch.setattr(config, "get_methods", lambda: methods)
-    assert Config.from_json({"benchmark": DIGITS, "options": {"explained": 0.5}}).options == {"variance": 0.5}
+def test_deprecated_names_of_method_options_are_understood(capsys):
+    assert Config.from_json({"benchmark": DIGITS, "options": {"offer": 0.5}}).options == {"trainable_fraction": 0.5}
+    settings = collect_settings(build_parser().parse_args(["run", DIGITS, "--set", "options.offer=0.5"]))
+    assert settings["options"] == {"trainable_fraction": 0.5}
+    assert "The setting options.offer is deprecated; use options.trainable_fraction." in capsys.readouterr().err
 
 
 # -- users' own code -------------------------------------------------------------------------------------------------------
