@@ -56,5 +56,5 @@ def load_function(name: str, label: str) -> Callable[[], Any]:
 
 
 def _search_first(folder: str) -> None:
-    if folder not in sys.path:
+    if sys.path[:1] != [folder]:
         sys.path.insert(0, folder)

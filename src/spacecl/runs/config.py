@@ -146,11 +146,11 @@ def build_model(name: str) -> nn.Module:
     """Build a network by calling a user's function, named as `module:function` or `file.py:function`."""
     from torch import nn
 
-    function = load_function(name, f"model = {name!r}")
-    with user_code_errors(f"model = {name!r}: the function, called without arguments, failed"):
+    function = load_function(name, f"model={name!r}")
+    with user_code_errors(f"model={name!r}: the function, called without arguments, failed"):
         model = function()
     if not isinstance(model, nn.Module):
-        raise ConfigError(f"model = {name!r}: the function returned a {type(model).__name__}, not a torch.nn.Module")
+        raise ConfigError(f"model={name!r}: the function returned a {type(model).__name__}, not a torch.nn.Module")
     return model
 
 
