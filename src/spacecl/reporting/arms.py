@@ -6,7 +6,7 @@ import json
 import os
 import statistics
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -54,14 +54,12 @@ class Arm:
         return statistics.stdev(values) if len(values) > 1 else None
 
     def mean_by_task(self, value: Callable[[Result, int], float | None]) -> list[float]:
-        """The mean over seeds of a value of every task, given by its index; empty if a run does not have it for some task."""
-        means = [self.mean(lambda result, n=n: value(result, n)) for n in range(len(self.tasks))]  # type: ignore[misc]
-        return _keep_if_complete(means)
+        """The mean over seeds for every task of a value by result and index of the task; empty if some value is missing."""
+        return _keep_if_complete(self.mean(_for_task(value, n)) for n in range(len(self.tasks)))
 
     def deviation_by_task(self, value: Callable[[Result, int], float | None]) -> list[float]:
         """The same for the standard deviation; empty for a single run."""
-        deviations = [self.deviation(lambda result, n=n: value(result, n)) for n in range(len(self.tasks))]  # type: ignore[misc]
-        return _keep_if_complete(deviations)
+        return _keep_if_complete(self.deviation(_for_task(value, n)) for n in range(len(self.tasks)))
 
 
 @dataclass(frozen=True)
@@ -154,7 +152,12 @@ def _name_run(folder: Path, top: Path) -> str:
     return str(folder.relative_to(top)) if folder != top else str(top)
 
 
-def _keep_if_complete(values: object) -> list[float]:
-    """The values if none of them is missing, otherwise none."""
-    listed = list(values)  # type: ignore[call-overload]
-    return [] if None in listed else listed
+def _for_task(value: Callable[[Result, int], float | None], task: int) -> Callable[[Result], float | None]:
+    return lambda result: value(result, task)
+
+
+def _keep_if_complete(values: Iterable[float | None]) -> list[float]:
+    """Return the values if none of them is missing, otherwise an empty list."""
+    numbers = list(values)
+    present = [number for number in numbers if number is not None]
+    return present if len(present) == len(numbers) else []

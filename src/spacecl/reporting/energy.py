@@ -39,8 +39,9 @@ def average_relative_energy(source: EnergySource) -> Callable[[Result], float | 
     """Return a function for the mean over tasks of a run's relative energy."""
 
     def average(result: Result) -> float | None:
-        values = [get_relative_energy(result, task, source) for task in range(len(result["tasks"]))]
-        return sum(values) / len(values) if None not in values else None  # type: ignore[arg-type]
+        energies = [get_relative_energy(result, task, source) for task in range(len(result["tasks"]))]
+        present = [energy for energy in energies if energy is not None]
+        return sum(present) / len(present) if len(present) == len(energies) else None
 
     return average
 

@@ -1,4 +1,4 @@
-"""Names for the arms of a comparison, made from what tells their settings apart."""
+"""Name the arms of a comparison after the settings in which they differ."""
 
 from __future__ import annotations
 

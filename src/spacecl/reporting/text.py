@@ -1,4 +1,4 @@
-"""Text of users, made safe for the files that it goes into."""
+"""Make text of users safe for the files that it goes into: CSV, Markdown, and any other text."""
 
 from __future__ import annotations
 
