@@ -185,6 +185,13 @@ def test_names_cannot_break_out_of_their_cells_in_markdown_and_csv(hostile_repor
     assert HOSTILE["digits-3"] in cells, "harmless text is unchanged in a file for programs"
 
 
+def test_names_are_escaped_in_the_page(hostile_report):
+    page = (hostile_report / "report.html").read_text()
+    assert "&lt;script&gt;window.owned" in page
+    for markup in ("<script>window", "<img", "<svg onload"):
+        assert markup not in page
+
+
 def test_text_is_markup_in_no_table():
     text = "a|b\nc `d` *e* _f_ <g> [h](i) \\ & ~~j~~ $k$ \0\ud800"
     escaped = r"a\|b c \`d\` \*e\* \_f\_ \<g\> \[h\](i) \\ \& \~\~j\~\~ \$k\$ " + "\ufffd\ufffd"

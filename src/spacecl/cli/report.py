@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .terminal import console
+
+if TYPE_CHECKING:
+    from ..reporting.arms import Comparison
 
 
 def add_command(commands: Any) -> None:
@@ -38,7 +41,7 @@ def show_report(folder: str) -> None:
     print(f"The report is in {write_report(folder, comparisons, left_out)}.")
 
 
-def _print_summary(comparison: Any) -> None:
+def _print_summary(comparison: Comparison) -> None:
     from rich.markup import escape
     from rich.table import Table
 
