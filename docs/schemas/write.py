@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from spacecl.data.cache import Kept
+from spacecl.data.cache import EntryDocument
 from spacecl.documents import Sha256
 from spacecl.learning.checkpoints import Checkpoint
 from spacecl.learning.saved import SavedLearner
@@ -34,7 +34,7 @@ def make_schemas() -> dict[str, dict[str, Any]]:
         "result.schema.json": _describe("result.json: the outcome of a run", Result),
         "learner.schema.json": _describe_manifest("spacecl.json of a saved learner", SavedLearner),
         "checkpoint.schema.json": _describe_manifest("spacecl.json of a checkpoint", Checkpoint),
-        "cache.schema.json": _describe("about.json of a decoded dataset in the cache", Kept),
+        "cache.schema.json": _describe("about.json of a decoded dataset in the cache", EntryDocument),
     }
 
 

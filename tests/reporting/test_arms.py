@@ -7,7 +7,7 @@ import pytest
 from reporting_helpers import SHORT, example_result, read_comparison, resolve_settings, write_result
 
 from spacecl import ConfigError
-from spacecl.data.benchmarks.presets import PUBLISHED
+from spacecl.data.benchmarks.published import PUBLISHED
 from spacecl.reporting.arms import group_runs, read_comparisons
 from spacecl.reporting.energy import choose_source
 from spacecl.reporting.summary_table import explain_summary_table, make_summary_table

@@ -20,7 +20,7 @@ def as_schema_1(digits_run, tmp_path):
         for task in result["tasks"]:
             for key in ("spectrum", "used", "costs", "inferred"):
                 del task[key]
-        del result["config"]["options"]["offer"]
+        del result["config"]["options"]["growth"]
         (tmp_path / "result.json").write_text(json.dumps(result | {"schema": 1} | changes))
         return read_result(tmp_path / "result.json")
 

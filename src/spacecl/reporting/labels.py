@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..data.benchmarks.presets import PUBLISHED
+from ..data.benchmarks.published import PUBLISHED
 from ..runs.config import to_toml
 
 METHOD_TITLES = {
