@@ -15,9 +15,9 @@ def read_schema(name):
 
 
 def test_the_schemas_in_the_docs_are_those_of_the_types():
-    script = runpy.run_path(str(FOLDER / "write.py"))
+    script = runpy.run_path(str(ROOT / "docs" / "generate" / "schemas.py"))
     texts = {name: script["format_schema"](schema) for name, schema in script["make_schemas"]().items()}
-    assert {file.name: file.read_text() for file in FOLDER.glob("*.json")} == texts, "run python docs/schemas/write.py"
+    assert {file.name: file.read_text() for file in FOLDER.glob("*.json")} == texts, "run python docs/generate/schemas.py"
 
 
 def test_the_files_of_a_run_fit_their_schemas(digits_run):

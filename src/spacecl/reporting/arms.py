@@ -1,4 +1,7 @@
-"""Read the results of many runs. Runs that differ only in their seed are an arm; the arms of one benchmark, a comparison."""
+"""Read the results of many runs and group them into arms and comparisons.
+
+Runs that differ only in their seed are an arm. The arms of one benchmark are a comparison.
+"""
 
 from __future__ import annotations
 

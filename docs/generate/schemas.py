@@ -1,6 +1,6 @@
 """Write the JSON Schemas of all files that spacecl writes as JSON, from the types that it validates them with.
 
-python docs/schemas/write.py
+python docs/generate/schemas.py writes them into docs/schemas.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spacecl.runs.result import Result
 from spacecl.runs.run_folder import TaskFacts
 from spacecl.store import FORMAT, Listing
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parents[1] / "schemas"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
