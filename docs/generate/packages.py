@@ -29,9 +29,7 @@ def draw_packages() -> str:
                 if imported.count(".") and imported.split(".")[1] != part:
                     imports[part].add(imported.split(".")[1])
     small = {part for part in parts if not (SOURCE / part).is_dir() and len(imports[part]) < 3}
-    arrows = [
-        (a, b) for a in parts for b in sorted(imports[a] - _reachable(imports, imports[a])) if a not in small and b not in small
-    ]
+    arrows = [(a, b) for a in parts for b in sorted(imports[a] - _reachable(imports, imports[a])) if a not in small and b not in small]
     names = [f'    {part}["{part}{"/" if (SOURCE / part).is_dir() else ""}"]' for part in parts if part not in small]
     lines = ["```mermaid", "graph TD", *names, *(f"    {a} --> {b}" for a, b in arrows), "```"]
     everywhere = ", ".join(f"`{part}`" for part in sorted(small))
