@@ -3,13 +3,19 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-avx2 bench lint format clean
+.PHONY: demo test test-slow test-all test-avx2 bench docs lint format clean
 
 demo: $(VENV)/.ready
 	$(BIN)/spacecl demo
 
+# Everything that takes under five minutes on two cores; test-slow has kill sweeps, Ray, browser, benchmarks and long training.
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "not slow"
+
+test-slow: $(VENV)/.ready
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m slow
+
+test-all: test test-slow
 
 # All model families once more as on CPUs without AVX-512, whose kernels are others.
 test-avx2: $(VENV)/.ready
@@ -18,6 +24,10 @@ test-avx2: $(VENV)/.ready
 
 bench: $(VENV)/.ready
 	$(BIN)/python bench
+
+# Pages that are made from the code.
+docs: $(VENV)/.ready
+	for script in docs/generate/*.py; do $(BIN)/python $$script; done
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

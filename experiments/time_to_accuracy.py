@@ -9,27 +9,27 @@ time-to-accuracy.svg and .png, and prints a table.
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
-from typing import Any
 
 from spacecl.data.benchmarks.published import RESULTS
-from spacecl.reporting.figures import Figure, Panel, Series, save
+from spacecl.reporting.drawing import save_figure
+from spacecl.reporting.figures import Figure, Panel, Series
+from spacecl.runs.result import Result, read_result
 
 
-def compute_curve(result: dict[str, Any]) -> tuple[list[float], list[float]]:
+def compute_curve(result: Result) -> tuple[list[float], list[float]]:
     """Compute the minutes and the mean accuracy over all tasks, at the start and after every task."""
     tasks, matrix = result["tasks"], result["accuracy_matrix"]
     chance = [1 / task["classes"] for task in tasks]
     minutes, accuracies = [0.0], [sum(chance) / len(chance)]
     for number, task in enumerate(tasks):
         minutes.append(minutes[-1] + sum(s for phase, s in task["seconds"].items() if phase != "test") / 60)
-        learned = list(matrix[number][: number + 1])
+        learned = [accuracy for accuracy in matrix[number] if accuracy is not None]
         accuracies.append(sum([*learned, *chance[number + 1 :]]) / len(tasks))
     return minutes, accuracies
 
 
-def describe_epochs(result: dict[str, Any]) -> str:
+def describe_epochs(result: Result) -> str:
     train = result["config"]["train"]
     return f"{train['epochs']} + {train['retrain_epochs']} epochs"
 
@@ -45,7 +45,7 @@ def main() -> None:
     series = []
     print("| run | epochs per task | accuracy, % | size | minutes |\n|---|---|---|---|---|")
     for number, folder in enumerate(args.runs):
-        result = json.loads((folder / "result.json").read_text())
+        result = read_result(folder / "result.json")
         x, y = compute_curve(result)
         name = args.names[number] if number < len(args.names) else folder.name
         tips = [f"{name}: {100 * b:.2f} % after {a:.1f} min" for a, b in zip(x, y)]
@@ -55,7 +55,7 @@ def main() -> None:
     levels = [(args.goal, f"the paper: {100 * args.goal:.1f} %")]
     panel = Panel("", "minutes", "mean accuracy over all tasks", series, percent=True, levels=levels)
     title = f"Time to accuracy, {result['benchmark']}"
-    print(*save(Figure("time-to-accuracy", title, [panel]), args.out))
+    print(*save_figure(Figure("time-to-accuracy", title, [panel]), args.out))
 
 
 if __name__ == "__main__":

@@ -6,27 +6,29 @@ python results/table.py --check  # exit 1 if it is not what the files say
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from spacecl.data.benchmarks.published import RESULTS
-from spacecl.reporting.sections import as_markdown_code, as_markdown_text
+from spacecl.reporting.text import to_markdown_code, to_markdown_text
 from spacecl.runs.config import Config
 from spacecl.runs.resolve import to_command
+from spacecl.runs.result import Result, TaskResult, read_result
 
 HERE = Path(__file__).parent
 HEAD = """# Results
 
-What `spacecl run` measured, beside SPACE in the paper's Table 1. Every row is the `result.json` of one run with one seed; each
-folder here also has the machine and the versions (`environment.json`). This page is made from them by
-`python results/table.py`; [docs/runs.md](../docs/runs.md) says what the files hold. *Size* is the parameters of all tasks'
-networks together over those of the full backbone, heads left out; *multiply-adds* are a task's over the full network's, mean
-over tasks. BWT is backward transfer: 0 when nothing is forgotten. Times are of two cores, with other work beside the runs.
+Every row compares one run of `spacecl run`, with one seed, with SPACE in the paper's Table 1. Each folder here has the
+`result.json` of a run, and the machine and the versions that it ran with (`environment.json`);
+[docs/runs.md](../docs/runs.md) explains the files. `python results/table.py` makes this page from them, and `spacecl report
+results` makes tables and figures. *Size* is the parameters of all tasks' networks together over those of the full backbone,
+without heads. *Multiply-adds* are those of a task's network over the full network's, mean over tasks. BWT is backward
+transfer: 0 when nothing is forgotten. Times are those of two cores that had other work, too.
 
 """
-LABELS = (
+TITLES = (
     "benchmark",
     "command",
     "accuracy",
@@ -35,56 +37,67 @@ LABELS = (
     "paper",
     "BWT",
     "multiply-adds",
-    "epochs a task",
+    "epochs per task",
     "paper",
     "time",
 )
+TASK_TITLES = ("task", "accuracy", "widths", "parameters", "multiply-adds", "size so far", "seconds")
 
 
-def row(result: dict) -> list[str]:
-    tasks, full = result["tasks"], result["network"]
-    paper = RESULTS.get(result["benchmark"])
-    share = sum(task["multiply_adds"] for task in tasks) / len(tasks) / full["multiply_adds"]
-    trained = sorted({sum(task["epochs"].values()) for task in tasks})
+def make_page() -> str:
+    results = {file.parent.name: read_result(file) for file in sorted(HERE.glob("*/result.json"))}
+    lines = [HEAD, *_format_table(TITLES, [_make_row(result) for result in results.values()])]
+    for name, result in results.items():
+        full = result["network"]
+        rows = [_make_task_row(task) for task in result["tasks"]]
+        rows.append(["*full network*", "", _join_widths(full["widths"]), f"{full['parameters']:,}"])
+        rows[-1] += [f"{full['multiply_adds']:,}", "", ""]
+        lines += ["", f"## {name}", "", *_format_table(TASK_TITLES, rows)]
+    return "\n".join(lines) + "\n\n" + (HERE / "notes.md").read_text()
+
+
+def _make_row(result: Result) -> list[str]:
+    tasks, paper = result["tasks"], RESULTS.get(result["benchmark"])
+    multiply_adds = sum(task["multiply_adds"] for task in tasks) / len(tasks) / result["network"]["multiply_adds"]
+    epochs = [sum(task["epochs"].values()) for task in tasks]
     command = shlex.join(to_command(Config.from_json(result["config"])))
     return [
-        f"{as_markdown_text(result['benchmark'])}, {len(tasks)} tasks",
-        as_markdown_code(command.replace(" --recipe fast --seed 0", "")),
+        f"{to_markdown_text(result['benchmark'])}, {len(tasks)} tasks",
+        to_markdown_code(command.replace(" --recipe fast --seed 0", "")),
         f"**{100 * result['average_accuracy']:.2f}**",
         "" if paper is None else f"{paper.accuracy:.2f}",
         f"**{result['size']:.3f}**",
         "" if paper is None else f"{paper.size:.2f}",
         f"{100 * result['backward_transfer']:+.2f}",
-        f"{share:.3f}",
-        " to ".join(map(str, dict.fromkeys((trained[0], trained[-1])))),
+        f"{multiply_adds:.3f}",
+        " to ".join(map(str, sorted({min(epochs), max(epochs)}))),
         "" if paper is None else paper.epochs,
         f"{result['seconds']['total'] / 60:.0f} min",
     ]
 
 
-def page() -> str:
-    files = sorted(HERE.glob("*/result.json"))
-    results = [json.loads(file.read_text()) for file in files]
-    lines = [HEAD, "| " + " | ".join(LABELS) + " |", "|---" * len(LABELS) + "|"]
-    lines += ["| " + " | ".join(row(result)) + " |" for result in results]
-    for file, result in zip(files, results):
-        lines += ["", f"## {file.parent.name}", ""]
-        lines += ["| task | accuracy | widths | parameters | multiply-adds | size so far | seconds |", "|---" * 7 + "|"]
-        for task in result["tasks"]:
-            widths = "-".join(map(str, task["widths"].values()))
-            seconds = sum(task["seconds"].values())
-            lines.append(
-                f"| {as_markdown_text(task['name'])} | {100 * task['accuracy']:.2f} | {widths} | {task['parameters']:,} "
-                f"| {task['multiply_adds']:,} | {task['size_after']:.3f} | {seconds:.0f} |"
-            )
-        full = result["network"]
-        widths = "-".join(map(str, full["widths"].values()))
-        lines.append(f"| *full network* | | {widths} | {full['parameters']:,} | {full['multiply_adds']:,} | | |")
-    notes = HERE / "notes.md"
-    return "\n".join(lines) + "\n" + (f"\n{notes.read_text()}" if notes.exists() else "")
+def _make_task_row(task: TaskResult) -> list[str]:
+    return [
+        to_markdown_text(task["name"]),
+        f"{100 * task['accuracy']:.2f}",
+        _join_widths(task["widths"]),
+        f"{task['parameters']:,}",
+        f"{task['multiply_adds']:,}",
+        f"{task['size_after']:.3f}",
+        f"{sum(task['seconds'].values()):.0f}",
+    ]
+
+
+def _join_widths(widths: dict[str, int]) -> str:
+    return "-".join(map(str, widths.values()))
+
+
+def _format_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Format cells that are Markdown already."""
+    return [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
 
 
 if __name__ == "__main__":
     if "--check" in sys.argv:
-        sys.exit((HERE / "README.md").read_text() != page())
-    (HERE / "README.md").write_text(page())
+        sys.exit((HERE / "README.md").read_text() != make_page())
+    (HERE / "README.md").write_text(make_page())

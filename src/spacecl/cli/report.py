@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .terminal import console
+
+if TYPE_CHECKING:
+    from ..reporting.arms import Comparison
 
 
 def add_command(commands: Any) -> None:
     report = commands.add_parser(
         "report",
         help="a page, figures and tables from finished runs",
-        description="Read every result.json in a folder and below it, print the table, and write report.html, one page that "
-        "needs nothing else, and report/ with every figure as SVG and PNG and every table as CSV and Markdown.",
+        description="Read every result.json in a folder and below it, print a table for each benchmark, and write report.html, "
+        "one page that needs no other file and no network, and report/ with every figure as SVG and PNG and every table as CSV "
+        "and Markdown.",
         epilog="Exit codes: 0 done, 1 failed with a message, 2 wrong usage.",
     )
-    report.add_argument("folder", metavar="DIR", help="folder of a comparison, of many runs, or of one")
+    report.add_argument("folder", metavar="DIR", help="folder of a comparison, of many runs, or of one run")
 
 
 def run_command(options: argparse.Namespace) -> int:
@@ -25,21 +29,29 @@ def run_command(options: argparse.Namespace) -> int:
 
 
 def show_report(folder: str) -> None:
-    """Print the table and write the page."""
+    """Print the tables and write the page."""
+    from ..reporting.arms import read_comparisons
+    from ..reporting.report import write_report
+
+    comparisons, left_out = read_comparisons(folder)
+    for comparison in comparisons:
+        _print_summary(comparison)
+    if left_out:
+        print(f"Left out: {', '.join(left_out)}.")
+    print(f"The report is in {write_report(folder, comparisons, left_out)}.")
+
+
+def _print_summary(comparison: Comparison) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from ..reporting import arms as summary
-    from ..reporting import sections as report
+    from ..reporting.summary_table import explain_summary_table, make_summary_table
 
-    arms, left = summary.read(folder)
-    titles, rows = summary.table(arms)
-    shown = Table(title=escape(summary.title(arms)), caption_justify="left", caption=escape(summary.remarks(arms)))
-    for title in titles:
-        shown.add_column(title, justify="left" if title == "method" else "right", overflow="fold")
-    for row in rows:
-        shown.add_row(*map(escape, row))
-    console().print(shown)
-    if left:
-        print(f"Left out: {', '.join(left)}.")
-    print(f"{report.write(folder, arms, left)} shows it all.")
+    summary = make_summary_table(comparison.arms)
+    caption = escape(explain_summary_table(comparison))
+    table = Table(title=escape(comparison.title), caption_justify="left", caption=caption)
+    for title in summary.titles:
+        table.add_column(title, justify="left" if title == "method" else "right", overflow="fold")
+    for row in summary.rows:
+        table.add_row(*map(escape, row))
+    console().print(table)

@@ -1,5 +1,5 @@
-// Every point has its text in a <title>. It is taken out, so that browsers do not show it as well, and shown for the points
-// that are nearest to the pointer, which serves a finger as well as a mouse.
+// Every point has its text in a <title>. The script removes it, so that browsers do not show it themselves, and shows the texts
+// of the points that are nearest to the pointer, which works for a finger as well as for a mouse.
 const tip = document.getElementById("tip");
 let shown = [];
 const clear = () => { for (const mark of shown) mark.classList.remove("on"); shown = []; tip.hidden = true; };
@@ -12,25 +12,26 @@ for (const svg of document.querySelectorAll("svg")) {
     return mark;
   });
   const show = event => {
-    let found = [], least = 32;
+    const nearest = [];
+    let least = 32;  // pixels
     for (const mark of points) {
       const box = mark.getBoundingClientRect();
       const dx = Math.max(box.left - event.clientX, 0, event.clientX - box.right);
       const dy = Math.max(box.top - event.clientY, 0, event.clientY - box.bottom);
-      const away = Math.hypot(dx, dy);
-      if (away < least) { found = found.filter(other => other[1] <= away + 1); least = away; }
-      if (away <= least + 1) found.push([mark, away]);
+      const distance = Math.hypot(dx, dy);
+      least = Math.min(least, distance);
+      if (distance <= least + 1) nearest.push([mark, distance]);
     }
     clear();
-    if (!found.length) return;
-    shown = found.filter(other => other[1] <= least + 1).map(other => other[0]);
+    shown = nearest.filter(([, distance]) => distance <= least + 1).map(([mark]) => mark);
+    if (!shown.length) return;
     for (const mark of shown) mark.classList.add("on");
     tip.textContent = shown.map(mark => mark.dataset.tip).join("\n");
     tip.hidden = false;
     const box = shown[0].getBoundingClientRect();
     const left = box.left + box.width / 2 - tip.offsetWidth / 2;
-    const room = document.documentElement.clientWidth - tip.offsetWidth - 4;
-    tip.style.left = scrollX + Math.max(4, Math.min(left, room)) + "px";
+    const most = document.documentElement.clientWidth - tip.offsetWidth - 4;
+    tip.style.left = scrollX + Math.max(4, Math.min(left, most)) + "px";
     const above = box.top - tip.offsetHeight - 8;
     tip.style.top = scrollY + (above > 0 ? above : box.bottom + 8) + "px";
   };

@@ -8,7 +8,7 @@ from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from ..data.benchmarks.presets import BENCHMARKS, PICTURES, TASKS, Benchmark
 from ..documents import RESTORE, read_document
@@ -40,6 +40,7 @@ Changes = Annotated[
 class Config:
     """All settings of a run, with nothing left to be filled in."""
 
+    __pydantic_config__ = ConfigDict(extra="forbid")  # for the JSON Schema
     renamed_options: ClassVar[Mapping[str, str]] = {"judge": "eval_split"}
 
     benchmark: str = option(default=MISSING, help="a benchmark, a folder of pictures, or a Python file with a function tasks()")

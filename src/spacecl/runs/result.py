@@ -1,30 +1,44 @@
-"""result.json, what a run came to: its type, and the one way to read it. docs/runs.md says what the keys mean."""
+"""result.json, the outcome of a run: its type and the only function that reads it. docs/runs.md explains the keys."""
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, with_config
 from pydantic_core import PydanticCustomError
 from typing_extensions import NotRequired, TypedDict
 
-from ..documents import Count, Finite, Fraction, NonNegative, read_document
+from ..documents import (
+    LARGEST_DOCUMENT,
+    RESTORE,
+    Count,
+    Finite,
+    Fraction,
+    NonNegative,
+    load_json,
+    parse_document,
+    read_bytes,
+)
 from ..errors import ConfigError, StoreError
 from .config import Config
+from .metrics import forgetting
 
-SCHEMA = 1  # of result.json
+SCHEMA = 2  # of result.json
 
 
 @with_config(extra="allow")
 class Spectrum(TypedDict):
-    """What the analysis saw in a layer."""
+    """SPACE's analysis of one layer."""
 
     threshold: Fraction
     core: Count
     new: Count
-    wanted: NotRequired[Count]
-    lost: NotRequired[Finite]
+    wanted: Count
+    lost: Finite
     new_without_projection: Count
     first_core: Finite | None
     kept: Finite | None
@@ -34,7 +48,7 @@ class Spectrum(TypedDict):
 
 
 class Latency(TypedDict):
-    """Seconds of one inference: median and quartiles over some runs."""
+    """Seconds of one inference: median and quartiles over a number of runs."""
 
     median: NonNegative
     low: NonNegative
@@ -43,8 +57,8 @@ class Latency(TypedDict):
 
 
 @with_config(extra="allow")
-class Measured(TypedDict):
-    """What an inference costs on one machine, by batch size."""
+class Measurement(TypedDict):
+    """Latency and energy of an inference on one machine, by batch size."""
 
     machine: str
     threads: Count
@@ -53,20 +67,35 @@ class Measured(TypedDict):
     meter: str | None
 
 
+class Traffic(TypedDict):
+    """Bytes that one inference reads and writes."""
+
+    weights: Count
+    activations: Count
+
+
 @with_config(extra="allow")
 class Costs(TypedDict):
-    """What an inference of a network costs: counted, modelled and, where it was, measured."""
+    """The costs of an inference: counted, modelled and, once `measured` is there, measured. None: not recorded."""
 
-    parameters: Count
-    multiply_adds: Count
-    traffic: dict[str, Count]
-    peak_memory: dict[str, Count]
-    energy_modelled: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]]
-    measured: NotRequired[Measured]
+    parameters: Count | None
+    multiply_adds: Count | None
+    traffic: Traffic | None
+    peak_memory: dict[str, Count] | None
+    energy_modelled: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] | None
+    measured: NotRequired[Measurement]
 
 
-class Found(TypedDict):
-    """How often a task is inferred rightly, how often its label with it, and how often inputs are taken for no task's."""
+@with_config(extra="allow")
+class TaskCosts(TypedDict):
+    """The costs of a task's network, and of the full network in its place."""
+
+    network: Costs
+    dense: Costs
+
+
+class InferenceRates(TypedDict):
+    """Shares of inputs whose task is inferred correctly, whose label is correct as well, and that no task accepts."""
 
     identified: Fraction
     accuracy: Fraction
@@ -75,7 +104,7 @@ class Found(TypedDict):
 
 @with_config(extra="allow")
 class TaskResult(TypedDict):
-    """What a run came to for one task."""
+    """The outcome for one task. None: not recorded."""
 
     name: str
     classes: Annotated[int, Field(ge=1)]
@@ -89,18 +118,18 @@ class TaskResult(TypedDict):
     core_explained: dict[str, Finite]
     explained: dict[str, Finite]
     samples: dict[str, Count]
-    spectrum: NotRequired[dict[str, Spectrum]]
-    used: NotRequired[dict[str, Count]]
+    spectrum: dict[str, Spectrum] | None
+    used: dict[str, Count] | None
     size_after: NonNegative
     full: list[str]
     grown: bool
     parameters: Count
     multiply_adds: Count
-    costs: NotRequired[dict[str, Costs]]
+    costs: TaskCosts
     epochs: dict[str, Count]
     digest: str
     seconds: dict[str, NonNegative]
-    inferred: NotRequired[dict[str, Found] | None]
+    inferred: dict[str, InferenceRates] | None
 
 
 class Network(TypedDict):
@@ -111,42 +140,17 @@ class Network(TypedDict):
     multiply_adds: Annotated[int, Field(ge=1)]
 
 
-class Inferred(TypedDict):
+class TaskInference(TypedDict):
     """Means over all tasks, by row and by batches of `together` rows."""
 
-    row: Found
-    batch: Found
+    row: InferenceRates
+    batch: InferenceRates
     together: Count
-
-
-def _check(result: Any) -> Any:
-    """Parts of a result must fit each other."""
-    tasks, matrix = result["tasks"], result["accuracy_matrix"]
-    names = [task["name"] for task in tasks]
-    problems = {
-        "tasks: a name is there twice": len(set(names)) < len(names),
-        "accuracy_matrix: not a row and a column for every task": any(len(row) != len(tasks) for row in [matrix, *matrix]),
-        "accuracy_matrix: a value is missing": any(None in row[: n + 1] for n, row in enumerate(matrix)),
-        "seconds: no total": "total" not in result["seconds"],
-    }
-    for task in tasks:
-        costs = task.get("costs")
-        if costs is not None:
-            energies = [cost["energy_modelled"].keys() for cost in costs.values()]
-            problems[f"{task['name']}: costs of a network are missing"] = not {"network", "dense"} <= costs.keys()
-            problems[f"{task['name']}: energy of a batch is missing"] = not all({"1", "64"} <= keys for keys in energies)
-        for layer, seen in task.get("spectrum", {}).items():
-            unequal = len(seen["filters"]) != len(seen["explained"])
-            problems[f"{task['name']}, {layer}: filters and explained differ in length"] = unequal
-    wrong = [text for text, found in problems.items() if found]
-    if wrong:
-        raise PydanticCustomError("result", "{text}", {"text": "; ".join(wrong[:5])})
-    return result
 
 
 @with_config(extra="allow")
 class Result(TypedDict):
-    """All that is worth keeping of a run."""
+    """The outcome of a run."""
 
     schema: int
     spacecl: str
@@ -157,29 +161,98 @@ class Result(TypedDict):
     config: dict[str, Any]
     average_accuracy: Fraction
     backward_transfer: Finite
-    forgetting: NotRequired[Finite]  # missing in files of earlier versions, as are others
+    forgetting: Finite
     accuracy_matrix: list[list[Fraction | None]]
-    inferred: NotRequired[Inferred | None]
+    inferred: TaskInference | None
     size: NonNegative
-    storage: NotRequired[dict[str, Count]]
+    storage: dict[str, Count]  # empty: not recorded
     network: Network
     tasks: Annotated[list[TaskResult], Field(min_length=1)]
     seconds: dict[str, NonNegative]
 
 
-CheckedResult = Annotated[Result, AfterValidator(_check)]
+def _check(result: Any) -> Any:
+    """Refuse a result whose parts contradict each other."""
+    tasks, matrix = result["tasks"], result["accuracy_matrix"]
+    names = [task["name"] for task in tasks]
+    checks = {
+        "tasks: a name is there twice": len(set(names)) < len(names),
+        "accuracy_matrix: not a row and a column for every task": any(len(row) != len(tasks) for row in [matrix, *matrix]),
+        "accuracy_matrix: a value is missing": any(None in row[: n + 1] for n, row in enumerate(matrix)),
+        "seconds: no total": "total" not in result["seconds"],
+    }
+    for task in tasks:
+        energies = [task["costs"][kind]["energy_modelled"] for kind in ("network", "dense")]
+        incomplete = any(energy is not None and not {"1", "64"} <= energy.keys() for energy in energies)
+        checks[f"{task['name']}: energy of a batch is missing"] = incomplete
+        for layer, spectrum in (task["spectrum"] or {}).items():
+            unequal = len(spectrum["filters"]) != len(spectrum["explained"])
+            checks[f"{task['name']}, {layer}: filters and explained differ in length"] = unequal
+    problems = [text for text, failed in checks.items() if failed]
+    if problems:
+        raise PydanticCustomError("result", "{text}", {"text": "; ".join(problems[:5])})
+    return result
+
+
+ResultDocument = Annotated[Result, AfterValidator(_check)]
 
 
 def read_result(file: str | os.PathLike[str]) -> Result:
-    """A result.json, validated; one of another schema, or of settings that are unknown here, is refused."""
-    result: Result = read_document(file, CheckedResult)  # type: ignore[arg-type]
-    if result["schema"] != SCHEMA:
-        raise StoreError(f"{file} has schema {result['schema']}; this version of spacecl reads schema {SCHEMA}.")
+    """Read and validate a result.json, whatever version of spacecl wrote it.
+
+    Older schemas are upgraded in memory: values that they lack are derived where possible, otherwise None. Settings that the
+    file does not have get their defaults. A newer schema, or settings that this version does not know, raise StoreError.
+    """
+    document = _upgrade(load_json(read_bytes(file, LARGEST_DOCUMENT), file), file)
+    result: Result = parse_document(json.dumps(document).encode(), ResultDocument, file)  # type: ignore[arg-type]
     try:
         config = Config.from_json(result["config"], file)
     except ConfigError as error:
         raise StoreError(str(error)) from error
-    result["config"] = config.to_json()
     if (config.method, config.benchmark, config.seed) != (result["method"], result["benchmark"], result["seed"]):
         raise StoreError(f"{file} is damaged: its settings are those of another run.")
+    result["config"] = replace(config, options=asdict(config.make_method())).to_json()  # type: ignore[call-overload]
     return result
+
+
+def _upgrade(document: Any, file: object) -> Any:
+    """Bring a document to the current schema, one version after another. It is validated afterwards, not here."""
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if type(schema) is not int:
+        return document
+    if schema != SCHEMA and schema not in _UPGRADES:
+        raise StoreError(f"{file} has schema {schema}; this version of spacecl reads schemas {min(_UPGRADES)} to {SCHEMA}.")
+    try:
+        for version in range(schema, SCHEMA):
+            document = _UPGRADES[version](document)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise StoreError(f"{file} is damaged: it is not a result of schema {schema} ({error!r}). {RESTORE}") from error
+    return document
+
+
+def _upgrade_from_1(result: dict[str, Any]) -> dict[str, Any]:
+    """Schema 1 let keys be missing that later versions had added; in schema 2 every key is there."""
+    full, first = result["network"], result["tasks"][0]
+    defaults: dict[str, Any] = {"forgetting": forgetting(result["accuracy_matrix"]), "inferred": None, "storage": {}}
+    tasks = []
+    for task in result["tasks"]:
+        nested = result["method"] == "space" or task["widths"] == full["widths"]  # it contains all earlier networks
+        dense = full if task["classes"] == first["classes"] else {}  # another head has another number of parameters
+        costs = {"network": _unmeasured_costs(task), "dense": _unmeasured_costs(dense)}
+        added = {"spectrum": None, "used": task["widths"] if nested else None, "costs": costs, "inferred": None}
+        upgraded = {**added, **task}
+        if upgraded["spectrum"] is not None:  # before budgets every task got the filters that it needed
+            upgraded["spectrum"] = {
+                layer: {"wanted": spectrum["new"], "lost": 0.0, **spectrum} for layer, spectrum in upgraded["spectrum"].items()
+            }
+        tasks.append(upgraded)
+    return {**defaults, **result, "tasks": tasks, "schema": 2}
+
+
+def _unmeasured_costs(network: dict[str, Any]) -> dict[str, Any]:
+    """The costs that are known of a network in a result of schema 1 without costs."""
+    unknown = dict.fromkeys(("traffic", "peak_memory", "energy_modelled"))
+    return {key: network.get(key) for key in ("parameters", "multiply_adds")} | unknown
+
+
+_UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _upgrade_from_1}  # by the schema that each reads
