@@ -39,7 +39,7 @@ def main() -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from spacecl.runs.costs import machine
+    from spacecl.runs.costs import describe_machine
 
     timing.most_rounds.extend([] if args.rounds is None else [max(1, args.rounds)])
     table = Table("what", "held against", "reach", "measured", "", title="Speed")
@@ -49,7 +49,7 @@ def main() -> int:
         for row in import_module(part).rows():
             found.append({"part": part, **asdict(row)})
             table.add_row(row.what, row.against, row.reach, row.measured, "yes" if row.reached else "[red]no[/red]")
-    about = {**machine(torch.device("cpu")), "torch": torch.__version__}
+    about = {**describe_machine(torch.device("cpu")), "torch": torch.__version__}
     args.out.write_text(json.dumps({"machine": about, "rows": found}, indent=1) + "\n")
     if args.markdown:
         print("| what | held against | reach | measured | reached |\n|---|---|---|---|---|")

@@ -21,7 +21,7 @@ from spacecl import SPACE, Learner, Recipe, Task
 from spacecl.data.task_data import Data
 from spacecl.learning.trainer import Trainer
 from spacecl.methods.space.moments import collect_moments
-from spacecl.runs.costs import _Watch, multiply_adds
+from spacecl.runs.costs import TrafficCounter, multiply_adds
 from spacecl.structure.blueprint import named_tensors
 from spacecl.structure.channels import trace
 from spacecl.structure.memory_format import protect_gradients, to_memory_format
@@ -303,7 +303,7 @@ def test_the_analysis_costs_in_proportion_to_the_samples_and_keeps_none():
         with FlopCounterMode(display=False) as counter:
             collect_moments(model, places, given, CPU)
         operations.append(counter.get_total_flops())
-        with _Watch(model) as watch:
+        with TrafficCounter(model) as watch:
             collect_moments(model, places, given, CPU)
         peaks.append(watch.peak)
     assert operations[1] == 4 * operations[0] > 0

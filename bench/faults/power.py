@@ -25,9 +25,17 @@ from spacecl.data.task_data import check_all_data
 from spacecl.learning.checkpoints import Checkpointer, Epoch, PhaseState, randomness
 from spacecl.runs.metrics_log import Journal, read_rows
 from spacecl.runs.resolve import resolve
-from spacecl.runs.run import _learner
+from spacecl.runs.run import make_learner
 from spacecl.runs.run import run as run_tasks
-from spacecl.runs.run_folder import alone, begin, compare, settings_in, tasks_of
+from spacecl.runs.run_folder import (
+    check_same_data,
+    check_same_settings,
+    describe_tasks,
+    load_tasks,
+    lock_run,
+    read_settings,
+    record_start,
+)
 
 from .guard import run_guarded
 from .outcome import Outcome
@@ -114,7 +122,7 @@ def _checkpoint_scenario() -> Scenario:
         }
 
     def remove(folder: Path) -> None:
-        with alone(folder):
+        with lock_run(folder):
             disk.remove(folder / "checkpoints")
 
     steps = (*(save("train", epoch) for epoch in (1, 2, 3)), *(save("retrain", epoch) for epoch in (1, 2)))
@@ -148,7 +156,7 @@ def _result_scenario() -> Scenario:
 
     def write(value: Any) -> Callable[[Path], None]:
         def step(folder: Path) -> None:
-            with alone(folder):
+            with lock_run(folder):
                 disk.write_file(folder / "result.json", json.dumps(value, indent=1).encode())
 
         return step
@@ -168,18 +176,20 @@ def _settings() -> Any:
 def _folder_scenario() -> Scenario:
     """The settings, tasks and machine of a run that begins, and begins again."""
     config = _settings()
-    tasks, example = tasks_of(config, None)
+    tasks, example = load_tasks(config, None)
     counts = [check_all_data(task, example) for task in tasks]
+    facts = describe_tasks(tasks, counts)
 
     def start(folder: Path) -> None:
         disk.make_folder(folder / "run")
-        with alone(folder / "run"):
-            compare(folder / "run", config)
-            begin(folder / "run", config, _learner(config, folder / "run", example, counts[0]["classes"]), tasks, counts)
+        with lock_run(folder / "run"):
+            check_same_settings(folder / "run", config)
+            check_same_data(folder / "run", facts)
+            record_start(folder / "run", config, facts, make_learner(config, folder / "run", example, counts[0]["classes"]))
 
     def read(folder: Path) -> Parts:
         run = folder / "run"
-        found: Parts = {"config": settings_in(run) if (run / "config.json").exists() else None}
+        found: Parts = {"config": read_settings(run) if (run / "config.json").exists() else None}
         for name in ("tasks", "environment"):
             file = run / f"{name}.json"
             found[name] = json.loads(file.read_bytes()) if file.exists() else None
@@ -238,7 +248,7 @@ def _run_scenario() -> Scenario:
     config = _settings()
 
     def go(folder: Path) -> None:
-        run_tasks(config, folder / "run", progress=False, say=lambda text: None)
+        run_tasks(config, folder / "run", progress=False, print_line=lambda text: None)
 
     def read(folder: Path) -> Parts:
         file = folder / "run" / "result.json"

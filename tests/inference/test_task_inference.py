@@ -23,8 +23,8 @@ from spacecl.inference.task_inference import (
     upper_level,
 )
 from spacecl.learning.learn_task import _sample
+from spacecl.runs.inference_accuracy import BATCH_ROWS, average_accuracies, evaluate_inference
 from spacecl.runs.open_run import open_run
-from spacecl.runs.run import TOGETHER, _inferred, _mean_inferred
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*too few samples.*", "ignore:.*finds no free channel.*")
 VECTOR = torch.zeros(1, 6)
@@ -142,7 +142,7 @@ def test_a_task_that_remembers_nothing_says_so_and_later_ones_keep_their_own(lea
         assert one.task_scores(x, "new").shape == (2,)
         with pytest.raises(TaskError, match="Task 'task 2' has no signature"):
             one.task_scores(x, "task 2")
-    assert _mean_inferred(list(_inferred(other, []).values())) is None
+    assert average_accuracies(list(evaluate_inference(other, []).values())) is None
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -397,10 +397,10 @@ def test_tasks_found_out_are_counted_by_row_and_by_batch():
     learner = Learner(chain(), SPACE(variance=0.9), example_input=VECTOR)
     for number, data in enumerate(moved(by=1.0)):
         learner.learn(Task(f"task {number}", data), QUICK)
-    tests = moved(by=1.0, seed=9, examples=5 * TOGETHER)
-    found = _inferred(learner, [Task(f"task {number}", data, test=data) for number, data in enumerate(tests)])
+    tests = moved(by=1.0, seed=9, examples=5 * BATCH_ROWS)
+    found = evaluate_inference(learner, [Task(f"task {number}", data, test=data) for number, data in enumerate(tests)])
     for name, (x, y) in zip(learner.tasks, tests):
-        parts = list(x.split(TOGETHER))
+        parts = list(x.split(BATCH_ROWS))
         for how, said in (
             ("row", [learner.predict(part, "infer") for part in parts]),
             ("batch", [learner.predict(part, "infer", together=True) for part in parts]),

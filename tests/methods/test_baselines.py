@@ -593,7 +593,7 @@ def test_methods_come_out_in_the_order_of_the_paper_s_table(tmp_path):
     for method in ("finetune", "lwf", "ewc", "ucb", "hat", "packnet", "space", "stl", "joint"):
         options = {"ucb": {"samples": 1}}.get(method, {})
         settings = resolve({"benchmark": "permuted-digits", "method": method, "options": options, "device": "cpu"})
-        result = run.run(settings, tmp_path / method, say=lambda text: None)
+        result = run.run(settings, tmp_path / method, print_line=lambda text: None)
         found[method] = result["average_accuracy"]
     top = min(found[name] for name in ("hat", "packnet", "space", "stl", "joint"))
     between = [found[name] for name in ("lwf", "ewc", "ucb")]

@@ -209,14 +209,14 @@ def test_a_method_runs_from_the_command_line_and_comes_back_from_a_crash(method,
     name = method.__name__.lower()
     given = {"benchmark": "permuted-digits", "method": name, "tasks": 2, "limit": 20, "device": "cpu"}
     settings = resolve(given | {"train": {"epochs": 1, "retrain_epochs": 1}})
-    result = run.run(settings, tmp_path / "whole", say=lambda text: None)
+    result = run.run(settings, tmp_path / "whole", print_line=lambda text: None)
 
     def stop(text):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run.run(settings, tmp_path / "stopped", say=stop)  # when the first task is done
-    again = run.run(settings, tmp_path / "stopped", say=lambda text: None)
+        run.run(settings, tmp_path / "stopped", print_line=stop)  # when the first task is done
+    again = run.run(settings, tmp_path / "stopped", print_line=lambda text: None)
     assert [task["digest"] for task in again["tasks"]] == [task["digest"] for task in result["tasks"]]
     assert again["accuracy_matrix"] == result["accuracy_matrix"]
     epochs = sum(sum(task["epochs"].values()) for task in result["tasks"])

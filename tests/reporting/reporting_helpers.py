@@ -28,7 +28,7 @@ def resolve_settings(*layers):
 def train_in(folder, *settings):
     """Train a short run for each of some settings."""
     for number, entry in enumerate(settings):
-        run.run(resolve_settings(SHORT, entry), folder / f"run{number}", say=lambda text: None)
+        run.run(resolve_settings(SHORT, entry), folder / f"run{number}", print_line=lambda text: None)
 
 
 def read_comparison(folder):

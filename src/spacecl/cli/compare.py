@@ -72,7 +72,8 @@ def run_command(options: argparse.Namespace) -> int:
     from ..errors import ConfigError
     from ..reporting import figures
     from ..runs import run_folder as folder
-    from ..runs import sweep
+    from ..runs import sweep_plan
+    from ..runs.sweep import run_sweep
 
     show_warnings_as_text()
     figures.check_installed()  # before hours of training, not after
@@ -82,15 +83,18 @@ def run_command(options: argparse.Namespace) -> int:
     if options.resume and "benchmark" not in settings:
         if settings or options.methods or options.preset or options.seeds != "1":
             raise ConfigError("--resume takes all settings from the folder: leave out the others, or name the benchmark.")
-        folders = sweep.planned(out)
+        folders = sweep_plan.find_planned_runs(out)
     else:
         if "benchmark" not in settings:
             raise ConfigError(NO_BENCHMARK)
-        out = out or sweep.default_folder(settings, options.preset or "compare")
-        arms = sweep.preset_arms(options.preset, settings) if options.preset else sweep.methods_arms(options.methods or "all")
-        folders = sweep.plan(settings, arms, sweep.seeds_of(options.seeds), Path(out), options.data)
+        out = out or sweep_plan.choose_sweep_folder(settings, options.preset or "compare")
+        if options.preset:
+            arms = sweep_plan.make_preset_arms(options.preset, settings)
+        else:
+            arms = sweep_plan.make_method_arms(options.methods or "all")
+        folders = sweep_plan.plan_runs(settings, arms, sweep_plan.parse_seeds(options.seeds), Path(out), options.data)
     try:
-        failures = sweep.compare(
+        failures = run_sweep(
             out,
             folders,
             data=options.data,
@@ -98,10 +102,10 @@ def run_command(options: argparse.Namespace) -> int:
             engine=options.engine,
             trust_code=options.trust_code or not options.resume or "benchmark" in settings,
             progress=False if options.quiet else None,
-            say=lambda text: print(text, flush=True),
+            print_line=lambda text: print(text, flush=True),
         )
     except KeyboardInterrupt:
-        print(f"\n{folder.interrupted(out)}", file=sys.stderr)
+        print(f"\n{folder.format_interrupted(out)}", file=sys.stderr)
         return 130
     for text in failures:
         print(f"spacecl: failed: {text}", file=sys.stderr)

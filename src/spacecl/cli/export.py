@@ -60,7 +60,7 @@ def add_command(commands: Any) -> None:
 def run_command(options: argparse.Namespace) -> int:
     from ..errors import ConfigError
     from ..export.export import FORMATS
-    from ..runs.delivery import deliver
+    from ..runs.export_run import export_run
     from ..runs.open_run import open_run
 
     show_warnings_as_text()
@@ -69,7 +69,7 @@ def run_command(options: argparse.Namespace) -> int:
             "--int8 and --calibrate need each other. Name the images to calibrate with, such as --calibrate train."
         )
     format_of_out = next((name for name, end in FORMATS.items() if options.out and str(options.out).endswith(end)), "onnx")
-    entries = deliver(
+    entries = export_run(
         open_run(options.run, options.model, options.trust_code),
         None if options.all else list(dict.fromkeys(options.task)),
         options.out,
@@ -77,7 +77,7 @@ def run_command(options: argparse.Namespace) -> int:
         fold=not options.no_fold,
         calibrate=options.calibrate,
         data=options.data,
-        say=(lambda text: None) if options.json else lambda text: print(text, flush=True),
+        print_line=(lambda text: None) if options.json else lambda text: print(text, flush=True),
     )
     if options.json:
         print(json.dumps(entries, indent=1))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .options import HelpFormatter, add_folder
 from .terminal import console
+
+if TYPE_CHECKING:
+    from ..runs.audit import Inspection
 
 
 def add_command(commands: Any) -> None:
@@ -59,17 +62,17 @@ def run_command(options: argparse.Namespace) -> int:
     return 0
 
 
-def describe_forecast(summary: dict[str, Any]) -> str:
+def describe_forecast(summary: Inspection) -> str:
     """How many more tasks like the last one fit, in words."""
     forecast, layers = summary["forecast"], summary["layers"]
     if not summary["tasks"]:
         return "No task has been learned yet."
-    if not layers:
+    if not layers or forecast is None:
         return "Every task uses the full network: any number of tasks fits."
     full = f" No channel is free in {', '.join(forecast['full'])}." if forecast["full"] else ""
     if forecast["layer"] is None:
         return f"The last task added no channels: any number of tasks like it fits.{full}"
-    counts, count = layers[forecast["layer"]], forecast["tasks"]
+    counts, count = layers[forecast["layer"]], forecast["tasks"] or 0
     words = {0: "No more task like the last one fits", 1: "One more task like the last one fits"}
     text = words.get(count, f"{count} more tasks like the last one fit")
     return f"{text}: layer {forecast['layer']} has {counts['free']:,} free, and the last task took {counts['last']:,}.{full}"

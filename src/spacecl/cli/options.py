@@ -101,7 +101,7 @@ def collect_settings(options: argparse.Namespace) -> dict[str, Any]:
     """The settings that a user gave: those of the folder if it is resumed, then a TOML file, then flags, then `--set`."""
     from ..runs.config import rename_deprecated
     from ..runs.resolve import merge_settings, parse_assignments, read_toml
-    from ..runs.run_folder import settings_in
+    from ..runs.run_folder import read_settings
 
     flags: dict[str, Any] = {}
     for name in ("benchmark", *(name for names in FLAGS.values() for name in names)):
@@ -111,7 +111,7 @@ def collect_settings(options: argparse.Namespace) -> dict[str, Any]:
             (flags.setdefault(table, {}) if table else flags)[key] = value
     with _print_deprecations():
         settings = merge_settings(
-            settings_in(options.out) if options.command == "run" and options.resume and options.out else {},
+            read_settings(options.out) if options.command == "run" and options.resume and options.out else {},
             read_toml(options.config) if options.config else {},
             flags,
             parse_assignments(options.set),

@@ -73,6 +73,7 @@ def run_command(options: argparse.Namespace) -> int:
     from ..runs import run_folder as folder
     from ..runs.config import Config
     from ..runs.resolve import resolve
+    from ..runs.summary import make_table
 
     show_warnings_as_text()
     if options.resume and not options.out:
@@ -85,7 +86,7 @@ def run_command(options: argparse.Namespace) -> int:
         code = Config.from_file(Path(options.out) / "config.json").find_user_code()
         folder.refuse_code(options.out, [name for name in code if name in map(str, settings.values()) and name not in typed])
     config = resolve(settings, options.data)
-    out = options.out or folder.folder_for(config)
+    out = options.out or folder.choose_folder(config)
     try:
         result = run.run(
             config,
@@ -94,11 +95,11 @@ def run_command(options: argparse.Namespace) -> int:
             progress=False if options.quiet else None,
             tensorboard=options.tensorboard,
             measure=not options.no_measure,
-            say=lambda text: print(text, flush=True),
+            print_line=lambda text: print(text, flush=True),
         )
     except KeyboardInterrupt:
-        print(f"\n{folder.interrupted(out)}", file=sys.stderr)
+        print(f"\n{folder.format_interrupted(out)}", file=sys.stderr)
         return 130
-    console().print(run.table(result))
+    console().print(make_table(result))
     print(f"All results are in {out}/result.json, the network is in {out}/model.")
     return 0

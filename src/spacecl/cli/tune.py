@@ -55,15 +55,17 @@ def run_command(options: argparse.Namespace) -> int:
     from ..runs.config import to_toml
 
     show_warnings_as_text()
-    settings, values = collect_settings(options), tune.choices(options.over)
-    out = options.out or f"runs/tune-{folder.short_name(settings['benchmark'])}-{settings.get('method', 'space')}"
-    say = lambda text: print(text, flush=True)  # noqa: E731
+    settings, values = collect_settings(options), tune.parse_choices(options.over)
+    out = options.out or f"runs/tune-{folder.shorten_name(settings['benchmark'])}-{settings.get('method', 'space')}"
+    show = False if options.quiet else None
     try:
-        search = tune.tune(settings, values, out, data=options.data, progress=False if options.quiet else None, say=say)
+        search = tune.tune(
+            settings, values, out, data=options.data, progress=show, print_line=lambda text: print(text, flush=True)
+        )
     except KeyboardInterrupt:
-        print(f"\n{folder.interrupted(out)}", file=sys.stderr)
+        print(f"\n{folder.format_interrupted(out)}", file=sys.stderr)
         return 130
-    console().print(tune.table(search))
+    console().print(tune.make_tune_table(search))
     if search["best"] is None:
         print("spacecl: every combination diverged. Try a lower learning rate with --lr.", file=sys.stderr)
         return 1

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .. import disk
-from ..runs.run_folder import short_name
+from ..runs.run_folder import shorten_name
 from .arms import Comparison
 from .drawing import save_figure
 from .figures import check_installed
@@ -43,7 +43,7 @@ def make_page(comparisons: Sequence[Comparison], left_out: Sequence[str] = ()) -
     if len(comparisons) == 1:
         (only,) = comparisons
         return Page(only.title, [Chapter("", only.title, compose(only))], notes)
-    names = [re.sub(r"[^A-Za-z0-9.-]+", "-", short_name(comparison.benchmark)) for comparison in comparisons]
+    names = [re.sub(r"[^A-Za-z0-9.-]+", "-", shorten_name(comparison.benchmark)) for comparison in comparisons]
     chapters = []
     for number, (name, comparison) in enumerate(zip(names, comparisons), 1):
         prefix = f"{name}-" if names.count(name) == 1 else f"{name}-{number}-"

@@ -1,10 +1,11 @@
-"""What is in a run's folder: whether every task is as it was committed, and how much room is left."""
+"""Check a run's folder: whether every task is as it was committed, and how much capacity is left."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any
+
+from typing_extensions import NotRequired, TypedDict
 
 from .. import store
 from ..errors import StoreError
@@ -13,49 +14,115 @@ from ..learning.record import TaskRecord
 from ..learning.saved import SavedLearner
 from .open_run import OpenRun
 
-Found = dict[str, Any]
+
+class TaskCheck(TypedDict):
+    """Whether a task is as it was committed."""
+
+    task: str
+    committed: str  # the digest of its commit
+    digest: str | None  # of its bytes now; None if they cannot be read
+    problem: str | None
+    accuracy: NotRequired[float]  # now, and as the run recorded it; both only if accuracy was measured
+    recorded: NotRequired[float]
 
 
-def verify(run: OpenRun, measure: bool = False, data: str | os.PathLike[str] | None = None, tolerance: float = 0.0) -> Found:
-    """Hold every task's bytes against the digest of its commit and, with `measure`, its accuracy against the record's.
+class Verification(TypedDict):
+    """Whether all tasks of a folder are as they were committed."""
 
-    Nothing is raised for a task that is not as it was: `ok` says whether all are, and `problem` why one is not.
+    folder: str
+    ok: bool
+    measured: bool  # whether accuracy was measured
+    tasks: list[TaskCheck]
+    lost: list[str]  # tasks that the run has recorded and the learner does not have
+
+
+class TaskSummary(TypedDict):
+    """A task that a learner has learned."""
+
+    task: str
+    classes: int
+    accuracy: float  # on validation data
+    parameters: int
+    size: float  # of all networks up to this one
+    widths: dict[str, int]
+    digest: str
+
+
+class LayerCapacity(TypedDict):
+    """The channels of a layer, or its weights for methods that share these: all, used, used by the last task, free."""
+
+    of: int
+    taken: int
+    last: int
+    free: int
+
+
+class Forecast(TypedDict):
+    """How many more tasks like the last one fit."""
+
+    tasks: int | None  # None: any number
+    layer: str | None  # the layer that limits them
+    full: list[str]  # layers with nothing free
+
+
+class Inspection(TypedDict):
+    """What a learner has learned, and its capacity; None where that takes running code that is not trusted."""
+
+    method: str
+    size: float
+    storage: dict[str, int] | None
+    tasks: list[TaskSummary]
+    layers: dict[str, LayerCapacity] | None
+    forecast: Forecast | None
+
+
+def verify(
+    run: OpenRun, measure: bool = False, data: str | os.PathLike[str] | None = None, tolerance: float = 0.0
+) -> Verification:
+    """Compare every task's bytes with the digest of its commit and, with `measure`, its accuracy with the recorded one.
+
+    A task that differs raises no error: `ok` says whether all tasks are as they were, and `problem` what is wrong with one.
+    `tolerance` is by how much accuracy may differ.
     """
-    body, _, problems = store.read_version(run.model, SavedLearner)
-    broken = {name: str(problem) for name, problem in problems.items()}
-    recorded, tasks = run.recorded(), []
-    learner = None if broken else run.learner(verify=False)
+    body, _, errors = store.read_version(run.model, SavedLearner)
+    recorded = run.read_records()
+    learner = None if errors else run.learner(verify=False)
     digests = {} if learner is None else learner.digests()
-    streams = run.tasks(data) if measure and learner is not None else {}
+    tasks = run.tasks(data) if measure and learner is not None else {}
+    checks: list[TaskCheck] = []
     for number, record in enumerate(body.tasks):
-        name, said = record.name, recorded.get(record.name, {})
-        digest = digests.get(name)
-        entry: Found = {"task": name, "committed": record.digest, "digest": digest, "problem": None}
-        wrong = [broken[key] for key in ("core", f"task {number}") if key in broken]
-        if broken and not wrong:
-            wrong = ["not checked, for the learner cannot be loaded while other files are damaged"]
+        name, digest, known = record.name, digests.get(record.name), recorded.get(record.name)
+        check: TaskCheck = {"task": name, "committed": record.digest, "digest": digest, "problem": None}
+        problems = [str(errors[key]) for key in ("core", f"task {number}") if key in errors]
+        if errors and not problems:
+            problems = ["not checked, because the learner cannot be loaded while other files are damaged"]
         if digest is not None and digest != record.digest:
-            wrong.append("its bytes are not those of its commit")
-        if said.get("digest") not in (None, record.digest):
-            wrong.append("result.json has the digest of another network")
+            problems.append("its bytes are not those of its commit")
+        if known is not None and known.digest not in (None, record.digest):
+            problems.append("result.json has the digest of another network")
         if measure and learner is not None:
-            if name not in streams or "accuracy" not in said:
-                raise StoreError(f"Task {name!r}: {run.folder} has {'no data' if name not in streams else 'no record'} of it.")
-            entry |= {"accuracy": learner.evaluate(streams[name].test, name), "recorded": said["accuracy"]}  # type: ignore[arg-type]
-            if not abs(entry["accuracy"] - entry["recorded"]) <= tolerance:
-                wrong.append(f"its accuracy is {entry['accuracy']:.4%}, but was {entry['recorded']:.4%}")
-        entry["problem"] = "; ".join(wrong) or None
-        tasks.append(entry)
-    lost = [
-        f"{name}: in the run's record, but not in the learner" for name in recorded if name not in {t["task"] for t in tasks}
-    ]
-    ok = not lost and not broken and all(entry["problem"] is None for entry in tasks)
-    return {"folder": str(run.folder), "ok": ok, "measured": measure and learner is not None, "tasks": tasks, "lost": lost}
+            if name not in tasks or known is None:
+                raise StoreError(f"Task {name!r}: {run.folder} has {'no data' if name not in tasks else 'no record'} of it.")
+            accuracy = learner.evaluate(tasks[name].test, name)  # type: ignore[arg-type]
+            check |= {"accuracy": accuracy, "recorded": known.accuracy}
+            if not abs(accuracy - known.accuracy) <= tolerance:
+                problems.append(f"its accuracy is {accuracy:.4%}, but was {known.accuracy:.4%}")
+        check["problem"] = "; ".join(problems) or None
+        checks.append(check)
+    names = {record.name for record in body.tasks}
+    lost = [f"{name}: in the run's record, but not in the learner" for name in recorded if name not in names]
+    return {
+        "folder": str(run.folder),
+        "ok": not lost and not errors and all(check["problem"] is None for check in checks),
+        "measured": measure and learner is not None,
+        "tasks": checks,
+        "lost": lost,
+    }
 
 
-def inspect(learner: Learner) -> Found:
-    """What a learner has: tasks with their widths, room in every layer, and how many tasks like the last would fit."""
-    room = {
+def inspect(learner: Learner) -> Inspection:
+    """List a learner's tasks with their widths, the capacity of every layer, and how many tasks like the last would fit."""
+    layers: dict[str, LayerCapacity] = {
         layer: {"of": counts["of"], "taken": counts["taken"], "last": counts["last"], "free": counts["of"] - counts["taken"]}
         for layer, counts in learner.capacity.items()
     }
@@ -63,21 +130,21 @@ def inspect(learner: Learner) -> Found:
         "method": type(learner.method).__name__,
         "size": learner.size,
         "storage": learner.storage,
-        "tasks": _tasks(learner.records.values()),
-        "layers": room,
-        "forecast": forecast(room),
+        "tasks": _summarize_tasks(learner.records.values()),
+        "layers": layers,
+        "forecast": forecast(layers),
     }
 
 
-def inspect_without_code(run: OpenRun) -> Found:
-    """The same for a folder whose network's code is not trusted, as far as it can be said: what needs the network is None."""
+def inspect_without_code(run: OpenRun) -> Inspection:
+    """The same for a folder whose network's code is not trusted: only what can be read without running it."""
     body = store.read_manifest(run.model, SavedLearner)[0]
     size = body.tasks[-1].size if body.tasks else 0.0
-    tasks = _tasks(body.tasks)
+    tasks = _summarize_tasks(body.tasks)
     return {"method": body.method.name, "size": size, "storage": None, "tasks": tasks, "layers": None, "forecast": None}
 
 
-def _tasks(records: Iterable[TaskRecord]) -> list[Found]:
+def _summarize_tasks(records: Iterable[TaskRecord]) -> list[TaskSummary]:
     return [
         {
             "task": record.name,
@@ -92,13 +159,14 @@ def _tasks(records: Iterable[TaskRecord]) -> list[Found]:
     ]
 
 
-def forecast(room: Mapping[str, Mapping[str, int]]) -> Found:
-    """How many more tasks like the last fit, in the layer that has least room for them.
+def forecast(layers: Mapping[str, LayerCapacity]) -> Forecast:
+    """Forecast how many more tasks like the last fit: as many as in the layer with the least capacity for them.
 
-    >>> forecast({"conv1": {"free": 12, "last": 5}, "conv2": {"free": 0, "last": 0}})
+    >>> conv1, conv2 = {"of": 20, "taken": 8, "last": 5, "free": 12}, {"of": 9, "taken": 9, "last": 0, "free": 0}
+    >>> forecast({"conv1": conv1, "conv2": conv2})
     {'tasks': 2, 'layer': 'conv1', 'full': ['conv2']}
     """
-    full = [layer for layer, counts in room.items() if not counts["free"]]
-    more = {layer: counts["free"] // counts["last"] for layer, counts in room.items() if counts["last"]}
+    full = [layer for layer, counts in layers.items() if not counts["free"]]
+    more = {layer: counts["free"] // counts["last"] for layer, counts in layers.items() if counts["last"]}
     least = min(more, key=more.__getitem__, default=None)
     return {"tasks": None if least is None else more[least], "layer": least, "full": full}

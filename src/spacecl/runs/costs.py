@@ -1,4 +1,4 @@
-"""What an inference costs: counted (parameters, operations, memory), modelled (energy) and measured (latency, energy)."""
+"""The costs of one inference: counted (parameters, operations, memory), modelled (energy) and measured (latency, energy)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from typing_extensions import TypedDict
 
 from ..structure.blueprint import named_tensors
 from ..structure.memory_format import run_model, to_memory_format
+from .result import Costs, Latency, Measurement
 
 BATCHES = (1, 64)  # the paper measures energy with 64
 # M. Horowitz, "Computing's energy problem (and what we can do about it)", ISSCC 2014: 45 nm, 0.9 V.
@@ -31,24 +34,42 @@ ENERGY_MODEL = (
     "4.6 pJ a multiply-add, 162.5 pJ a byte of weights (DRAM, once a batch), 12.5 pJ a byte of activations (1 MB SRAM); "
     "45 nm, Horowitz 2014"
 )
-Cost = dict[str, Any]
+WARM_UP_RUNS = 5
+LEAST_RUNS = 30  # timed after the warm-up, however slow the network is
 
 
-def counted(module: nn.Module, example: Tensor) -> Cost:
-    """What one inference takes by counting, the same on every machine, and its energy by the model above.
+class Machine(TypedDict):
+    """The facts about a machine on which measurements depend."""
 
-    >>> cost = counted(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.zeros(1, 4))
+    system: str
+    processor: str
+    cores: int | None
+    threads: int
+
+
+@dataclass(frozen=True)
+class Meter:
+    """A way to measure energy."""
+
+    name: str  # of the part that is metered and of the interface, for people
+    measure: Callable[[nn.Module, Tensor, int], float]  # joules of n inferences
+
+
+def count_costs(module: nn.Module, example: Tensor) -> Costs:
+    """Count what one inference takes, which is the same on every machine, and model its energy with the constants above.
+
+    >>> cost = count_costs(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.zeros(1, 4))
     >>> cost["parameters"], cost["multiply_adds"], cost["traffic"]
     (58, 48, {'weights': 232, 'activations': 152})
     """
     operations = multiply_adds(module, example)
-    watched = {batch: _watched(module, example, batch) for batch in BATCHES}
-    weights, activations = watched[1].weights, watched[1].activations
+    counters = {batch: _count_traffic(module, example, batch) for batch in BATCHES}
+    weights, activations = counters[1].weights, counters[1].activations
     return {
         "parameters": sum(parameter.numel() for parameter in module.parameters()),
         "multiply_adds": operations,
         "traffic": {"weights": weights, "activations": activations},
-        "peak_memory": {str(batch): found.peak for batch, found in watched.items()},
+        "peak_memory": {str(batch): counter.peak for batch, counter in counters.items()},
         "energy_modelled": {
             str(batch): MULTIPLY_ADD * operations + DRAM * weights / batch + SRAM * activations for batch in BATCHES
         },
@@ -56,34 +77,34 @@ def counted(module: nn.Module, example: Tensor) -> Cost:
 
 
 def multiply_adds(module: nn.Module, example: Tensor) -> int:
-    """Multiplications, each with its addition, that a network needs for one example.
+    """The number of multiplications, each with its addition, that a network needs for one example.
 
     >>> multiply_adds(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.zeros(1, 4))
     48
     """
     from torch.utils.flop_counter import FlopCounterMode
 
-    with _asking(module), _unfused(), FlopCounterMode(display=False) as counter:
+    with _inference_mode(module), _unfused(), FlopCounterMode(display=False) as counter:
         run_model(module, example[:1])
     return counter.get_total_flops() // 2
 
 
-class _Watch(TorchDispatchMode):
-    """Adds up the bytes that every operation reads and writes, and follows how many are alive at a time. Views are free."""
+class TrafficCounter(TorchDispatchMode):
+    """Adds up the bytes that every operation reads and writes, and tracks how many are alive at a time. Views are free."""
 
     def __init__(self, module: nn.Module):
         super().__init__()
         storages = (tensor.untyped_storage() for tensor in named_tensors(module).values())
-        self.kept = {storage.data_ptr(): storage.nbytes() for storage in storages}  # weights and buffers
+        self.parameters = {storage.data_ptr(): storage.nbytes() for storage in storages}  # and buffers
         self.weights = self.activations = 0
-        self.alive = self.peak = sum(self.kept.values())
+        self.alive = self.peak = sum(self.parameters.values())
         self.known: set[int] = set()
 
-    def hold(self, tensor: Tensor) -> None:
-        """Count a tensor's memory as taken until it is freed."""
+    def allocate(self, tensor: Tensor) -> None:
+        """Count a tensor's memory as used until it is freed."""
         storage = tensor.untyped_storage()
         key, size = storage._cdata, storage.nbytes()
-        if key in self.known or storage.data_ptr() in self.kept:
+        if key in self.known or storage.data_ptr() in self.parameters:
             return
         self.known.add(key)
         self.alive += size
@@ -98,73 +119,81 @@ class _Watch(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         if func.is_view or func is torch.ops.aten._unsafe_view.default:
             return result
-        read = {id(tensor): tensor for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, Tensor)}
-        written = [tensor for tensor in tree_leaves(result) if isinstance(tensor, Tensor)]
-        table = func is torch.ops.aten.embedding.default  # of which only the rows asked for are read
-        for tensor in read.values():
-            count = _bytes(result) if table and tensor is args[0] else _bytes(tensor)
-            if tensor.untyped_storage().data_ptr() in self.kept:
+        inputs = {id(tensor): tensor for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, Tensor)}
+        outputs = [tensor for tensor in tree_leaves(result) if isinstance(tensor, Tensor)]
+        is_embedding = func is torch.ops.aten.embedding.default  # which reads only some rows of its table
+        for tensor in inputs.values():
+            count = _count_bytes(result) if is_embedding and tensor is args[0] else _count_bytes(tensor)
+            if tensor.untyped_storage().data_ptr() in self.parameters:
                 self.weights += count
             else:
                 self.activations += count
-        for tensor in written:
-            self.activations += _bytes(tensor)
-            self.hold(tensor)
+        for tensor in outputs:
+            self.activations += _count_bytes(tensor)
+            self.allocate(tensor)
         return result
 
 
-def _bytes(tensor: Tensor) -> int:
-    """The bytes behind a tensor; one that is expanded has fewer than its shape says."""
+def _count_bytes(tensor: Tensor) -> int:
+    """The bytes behind a tensor; an expanded tensor has fewer than its shape suggests."""
     return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
 
 
-def _watched(module: nn.Module, example: Tensor, batch: int) -> _Watch:
-    x = _batch(example, batch)
-    watch = _Watch(module)
-    watch.hold(x)
-    with _asking(module), _unfused(), watch:
+def _count_traffic(module: nn.Module, example: Tensor, batch: int) -> TrafficCounter:
+    x = _make_batch(example, batch)
+    counter = TrafficCounter(module)
+    counter.allocate(x)
+    with _inference_mode(module), _unfused(), counter:
         run_model(module, x)
-    return watch
+    return counter
 
 
-def measured(module: nn.Module, example: Tensor, channels_last: bool = False, seconds: float = 0.2) -> Cost:
-    """Latency on this machine as it is now, warm, and energy where a meter can be read, for some sizes of batch.
+def measure_costs(module: nn.Module, example: Tensor, channels_last: bool = False, seconds: float = 0.2) -> Measurement:
+    """Measure the latency of one inference on this machine, and its energy where a meter can be read, for every batch size.
 
-    Images are asked about in the memory format that is said, as learners do.
+    `seconds` is how long to measure each batch size at least. `channels_last` is the memory format of the images, which should
+    be the learner's own.
     """
     meter = find_meter(example.device)
-    latency, energy = {}, {}
-    with _asking(module):
+    latency: dict[str, Latency] = {}
+    energy: dict[str, float] = {}
+    with _inference_mode(module):
         for batch in BATCHES:
-            x = to_memory_format(_batch(example, batch), channels_last)
-            times = _times(module, x, seconds)
+            x = to_memory_format(_make_batch(example, batch), channels_last)
+            times = _time_inferences(module, x, seconds)
             low, median, high = statistics.quantiles(times, n=4)
             latency[str(batch)] = {"median": median, "low": low, "high": high, "runs": len(times)}
             if meter is not None:
-                repeats = max(10, round(1 / median))  # about a second: meters count slowly
-                energy[str(batch)] = meter(module, x, repeats) / (repeats * batch)
-    told = {"energy": energy, "meter": meter.__doc__} if meter is not None else {"energy": None, "meter": None}
-    return {"machine": processor(example.device), "threads": torch.get_num_threads(), "latency": latency, **told}
+                repeats = max(10, round(1 / median))  # about a second: meters update slowly
+                energy[str(batch)] = meter.measure(module, x, repeats) / (repeats * batch)
+    return {
+        "machine": name_processor(example.device),
+        "threads": torch.get_num_threads(),
+        "latency": latency,
+        "energy": None if meter is None else energy,
+        "meter": None if meter is None else meter.name,
+    }
 
 
-def _times(module: nn.Module, x: Tensor, seconds: float) -> list[float]:
-    """The seconds of single inferences, one after another, when the first are over."""
-    wait: Callable[[], Any] = torch.cuda.synchronize if x.device.type == "cuda" else lambda: None
+def _time_inferences(module: nn.Module, x: Tensor, seconds: float) -> list[float]:
+    """Time single inferences one after another, in seconds, after some to warm up.
+
+    torch.utils.benchmark cannot take this place. Its blocked_autorange times blocks of up to hundreds of inferences and stops
+    when the time is over: quartiles would be those of means, and of a network that takes longer there would be one value.
+    """
+    synchronize: Callable[[], Any] = torch.cuda.synchronize if x.device.type == "cuda" else lambda: None
     times: list[float] = []
-    while len(times) < 35 or sum(times) < seconds:
-        wait()
-        started = time.perf_counter()
+    while len(times) < WARM_UP_RUNS + LEAST_RUNS or sum(times) < seconds:
+        synchronize()
+        start = time.perf_counter()
         module(x)
-        wait()
-        times.append(time.perf_counter() - started)
-    return times[5:]
-
-
-Meter = Callable[[nn.Module, Tensor, int], float]
+        synchronize()
+        times.append(time.perf_counter() - start)
+    return times[WARM_UP_RUNS:]
 
 
 def find_meter(device: torch.device) -> Meter | None:
-    """A function that tells the joules of so many inferences, by Zeus; None where nothing can be read."""
+    """Find a way to measure the energy that a device draws, by Zeus; None where there is none."""
     try:
         from zeus.device import get_cpus, get_gpus
         from zeus.monitor import ZeusMonitor
@@ -173,23 +202,22 @@ def find_meter(device: torch.device) -> Meter | None:
         if len(get_gpus().gpus if gpu else get_cpus().cpus) == 0:
             return None
         monitor = ZeusMonitor(gpu_indices=[device.index or 0] if gpu else [], cpu_indices=[] if gpu else None)
-    except Exception:  # not installed, or no meter, or one that may not be read: each has an error of its own
+    except Exception:  # Zeus is not installed, or there is no meter, or it may not be read: each raises an error of its own
         return None
 
-    def joules(module: nn.Module, x: Tensor, repeats: int) -> float:
+    def measure(module: nn.Module, x: Tensor, repeats: int) -> float:
         monitor.begin_window("inference")
         for _ in range(repeats):
             module(x)
-        found = monitor.end_window("inference")
-        parts = [found.gpu_energy] if gpu else [found.cpu_energy, found.dram_energy]
+        window = monitor.end_window("inference")
+        parts = [window.gpu_energy] if gpu else [window.cpu_energy, window.dram_energy]
         return sum(value for part in parts if part for value in part.values() if value is not None)
 
-    joules.__doc__ = "the GPU, by NVML" if gpu else "the processor and its memory, by RAPL"
-    return joules
+    return Meter("the GPU, by NVML" if gpu else "the processor and its memory, by RAPL", measure)
 
 
-def processor(device: torch.device) -> str:
-    """What a device is called by its maker."""
+def name_processor(device: torch.device) -> str:
+    """The name that the manufacturer gives a device."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     with suppress(OSError):
@@ -199,28 +227,28 @@ def processor(device: torch.device) -> str:
     return platform.processor() or platform.machine()
 
 
-def machine(device: torch.device) -> Cost:
-    """What measurements depend on."""
+def describe_machine(device: torch.device) -> Machine:
+    """Describe this machine as far as measurements depend on it."""
     return {
         "system": platform.platform(),
-        "processor": processor(device),
+        "processor": name_processor(device),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
     }
 
 
-def _batch(example: Tensor, count: int) -> Tensor:
+def _make_batch(example: Tensor, count: int) -> Tensor:
     return example[:1].repeat(count, *[1] * (example.dim() - 1))
 
 
 @contextmanager
 def _unfused() -> Iterator[None]:
-    """Attention, encoders and recurrent layers as the operations that they consist of, which can be counted."""
+    """Run attention, encoders and recurrent layers as the single operations that they consist of, which can be counted."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # setting a flag warns of hardware that is not there
+            warnings.simplefilter("ignore", UserWarning)  # setting a flag warns about absent hardware
             with sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False):
                 yield
     finally:
@@ -228,8 +256,8 @@ def _unfused() -> Iterator[None]:
 
 
 @contextmanager
-def _asking(module: nn.Module) -> Iterator[None]:
-    """A module in eval mode, without gradients; then it is as it was."""
+def _inference_mode(module: nn.Module) -> Iterator[None]:
+    """Run a module in eval mode and without gradients, then restore its mode."""
     training = module.training
     module.eval()
     try:

@@ -1,4 +1,4 @@
-"""metrics.jsonl, the journal of a run, and TensorBoard's view of it."""
+"""metrics.jsonl, the journal of a run, and its copy for TensorBoard."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pydantic import Field, with_config
 from typing_extensions import NotRequired, TypedDict
 
 from .. import disk
-from ..documents import LARGEST_DOCUMENT, Fraction, NonNegative, parse_document, read_bytes
+from ..documents import Fraction, NonNegative
 from ..errors import ConfigError
 from ..learning.checkpoints import Epoch
+from .json_lines import read_json_lines
 
-Row = dict[str, Any]
-REMEDY = "Restore the file from a copy. Without one, delete the line: tests and epochs that can be made again will be."
+REMEDY = "Restore the file from a copy. Without one, delete the line: tests and epochs that can be repeated will be."
 
 
 class EpochRow(Epoch):
@@ -37,58 +37,66 @@ class TestRow(TypedDict):
     seconds: NotRequired[NonNegative]
 
 
-AnyRow = Annotated[EpochRow | TestRow, Field(discriminator="kind")]
+Row = EpochRow | TestRow
+Key = tuple[str | int, ...]  # one row of the journal
 
 
 class Journal:
-    """metrics.jsonl: a line for every epoch and every test, appended as they come; a line that a crash cut is dropped."""
+    """metrics.jsonl: one line for every epoch and every test, appended as they come; a line cut off by a crash is dropped."""
 
     def __init__(self, file: Path, board: Board | None = None):
         self.file, self.board = file, board
         self.rows, size = read_rows(file)
         if file.exists() and size < file.stat().st_size:
             disk.truncate_file(file, size)
-        self.keys = {_key(row) for row in self.rows}
-        for row in self.rows if board is not None else ():
-            board.show(row)  # type: ignore[union-attr]
+        self.keys = {_make_key(row) for row in self.rows}
+        if board is not None:
+            for row in self.rows:
+                board.show(row)
 
-    def has(self, kind: str, *key: Any) -> bool:
-        return (kind, *key) in self.keys
+    def has_test(self, after: int) -> bool:
+        """Whether the test after the task of this number, from 1, has been recorded."""
+        return ("test", after) in self.keys
+
+    def get_tests(self) -> dict[int, TestRow]:
+        """All tests by the number of the task that they followed."""
+        return {row["after"]: row for row in self.rows if row["kind"] == "test"}
+
+    def get_epochs(self, task: str) -> list[EpochRow]:
+        """All epochs of a task."""
+        return [row for row in self.rows if row["kind"] == "epoch" and row["task"] == task]
+
+    def add_epoch(self, task: str, epoch: Epoch) -> None:
+        self.add({"kind": "epoch", "task": task, **epoch})
 
     def add(self, row: Row) -> None:
-        """Append a row, once: epochs that are trained again after a crash are told again."""
-        if _key(row) in self.keys:
+        """Append a row unless it is there already: epochs that are repeated after a crash are reported again."""
+        key = _make_key(row)
+        if key in self.keys:
             return
         disk.append_line(self.file, json.dumps(row).encode())
-        self.keys.add(_key(row))
+        self.keys.add(key)
         self.rows.append(row)
         if self.board is not None:
             self.board.show(row)
 
 
 def read_rows(file: Path) -> tuple[list[Row], int]:
-    """The rows of a journal, and how many bytes they have: fewer than the file if a crash cut its last line.
+    """Read the rows of a journal, and how many bytes they have: fewer than the file if a crash cut off its last line.
 
-    Any other damage is reported, and the file left as it is: a row that is dropped may be one that cannot be made again.
+    Any other damage is reported, and the file is left as it is: a row that is dropped may be one that cannot be repeated.
     """
-    lines = (read_bytes(file, LARGEST_DOCUMENT) if file.exists() else b"").split(b"\n")
-    cut = lines.pop()  # what follows the last newline: nothing, or a line that was cut
-    if lines and not cut and b"\0" in lines[-1]:  # zeros stand where a file system has kept the size and lost the data
-        lines.pop()
-    rows: list[Any] = [
-        parse_document(line, AnyRow, f"{file}, line {number},", REMEDY)  # type: ignore[arg-type]
-        for number, line in enumerate(lines, 1)
-    ]
-    return rows, sum(len(line) + 1 for line in lines)
+    return read_json_lines(file, Annotated[Row, Field(discriminator="kind")], REMEDY)
 
 
-def _key(row: Row) -> tuple[Any, ...]:
-    names = {"epoch": ("task", "phase", "epoch"), "test": ("after",)}[row["kind"]]
-    return (row["kind"], *(row[name] for name in names))
+def _make_key(row: Row) -> Key:
+    if row["kind"] == "test":
+        return "test", row["after"]
+    return "epoch", row["task"], row["phase"], row["epoch"]
 
 
 class Board:
-    """TensorBoard's log of a run, written anew from the journal whenever the run goes on."""
+    """TensorBoard's log of a run, written anew from the journal whenever the run is resumed."""
 
     def __init__(self, folder: Path):
         try:
@@ -100,8 +108,9 @@ class Board:
 
     def show(self, row: Row) -> None:
         if row["kind"] == "epoch":
-            for name in ("loss", "accuracy", "valid_loss", "lr"):
-                self.writer.add_scalar(f"{row['task']}/{row['phase']} {name}", row[name], row["epoch"])
+            values: Any = {name: row[name] for name in ("loss", "accuracy", "valid_loss", "lr")}  # type: ignore[literal-required]
+            for name, value in values.items():
+                self.writer.add_scalar(f"{row['task']}/{row['phase']} {name}", value, row["epoch"])
         else:
             for task, accuracy in row["accuracy"].items():
                 self.writer.add_scalar(f"test/{task}", accuracy, row["after"])

@@ -1,11 +1,11 @@
-"""The folder of a run: settings, tasks and machine written down; whose run it is; one process at a time."""
+"""The folder of a run: its settings, tasks and machine on disk, and a lock for one process at a time."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -21,23 +21,25 @@ from typing_extensions import TypedDict
 from .. import __version__, disk, store
 from ..data.benchmarks.streams import load_stream
 from ..data.task import Task
-from ..data.task_data import Data, fingerprint, prepare_data
+from ..data.task_data import Data, DataCounts, fingerprint, prepare_data
 from ..documents import Count, read_document
 from ..errors import ConfigError, StoreError
 from ..learner import Learner
 from ..learning.saved import SavedLearner, example_input
 from ..seeds import task_seed, use_seed
 from .config import Config, find_differences
-from .costs import machine
+from .costs import Machine, describe_machine
+from .events import EVENTS
 
 PACKAGES = ("torch", "numpy", "scipy", "lightning-fabric", "safetensors", "scikit-learn", "pillow")
 PARTS = ("train", "valid", "test")
-Row = dict[str, Any]
+PROOFS = ("metrics.jsonl", "checkpoints", "model", "result.json")  # any of these shows that something was learned
+FILES = {"config.json", "tasks.json", "environment.json", "tensorboard", "log.txt", EVENTS, *PROOFS}
 
 
 @with_config(extra="allow")
 class TaskFacts(TypedDict):
-    """What tasks.json says of a task: counts, and short marks of its data."""
+    """A task in tasks.json: how many classes and examples it has, and fingerprints of its data."""
 
     classes: Count
     train: Count
@@ -46,104 +48,129 @@ class TaskFacts(TypedDict):
     data: dict[str, str | None]
 
 
+class Start(TypedDict):
+    """One start of a run in environment.json."""
+
+    time: str  # UTC, as in ISO 8601
+    spacecl: str
+    python: str
+    packages: dict[str, str]  # versions
+    machine: Machine
+    device: str
+
+
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """One process at a time; a killed one leaves nothing that would keep others out."""
-    busy = ConfigError(f"Another process is at work in {folder}. Wait for it, or give another folder with --out.")
+def lock_run(folder: Path) -> Iterator[None]:
+    """Keep other processes from working in a run's folder; the lock of a process that is killed is released."""
+    busy = ConfigError(f"Another process is working in {folder}. Wait for it, or give another folder with --out.")
     with store.lock_folder(folder, 0, busy):
         disk.remove_leftovers(folder, "config.json", "tasks.json", "environment.json", "result.json", "checkpoints")
         yield
 
 
-def compare(folder: Path, config: Config) -> None:
-    """Compare the settings with those that the folder's run began with; one that never began counts for nothing."""
+def check_same_settings(folder: Path, config: Config) -> None:
+    """Refuse a folder that holds a run with other settings, or files of something else.
+
+    A run that has not learned anything yet may be replaced.
+    """
     file = folder / "config.json"
-    if file.exists() and _begun(folder):
-        changed = find_differences(Config.from_file(file).to_json(), config.to_json())
-        if changed:
+    if file.exists() and _has_begun(folder):
+        changes = find_differences(Config.from_file(file).to_json(), config.to_json())
+        if changes:
             raise ConfigError(
-                f"{folder} holds a run with other settings:\n{_bullets(changed)}\n"
-                "Give another folder with --out, or go on with its own settings: spacecl run --resume --out ..."
+                f"{folder} holds a run with other settings:\n{_format_bullets(changes)}\n"
+                "Give another folder with --out, or resume the run with its own settings: spacecl run --resume --out ..."
             )
-    known = {
-        "config.json",
-        "tasks.json",
-        "environment.json",
-        "metrics.jsonl",
-        "result.json",
-        "model",
-        "checkpoints",
-        "tensorboard",
-        "log.txt",
-    }
-    strange = [path.name for path in folder.iterdir() if path.name not in known and not path.name.startswith(".")]
-    if strange and not file.exists():
+    others = [path.name for path in folder.iterdir() if path.name not in FILES and not path.name.startswith(".")]
+    if others and not file.exists():
         raise ConfigError(
-            f"{folder} is not empty and holds no run ({', '.join(sorted(strange)[:3])}). Give another with --out."
+            f"{folder} is not empty and does not hold a run ({', '.join(sorted(others)[:3])}). Give another folder with --out."
         )
 
 
-def _begun(folder: Path) -> bool:
-    """Whether anything in a run's folder was learned."""
-    return any((folder / name).exists() for name in ("metrics.jsonl", "checkpoints", "model", "result.json"))
+def _has_begun(folder: Path) -> bool:
+    """Whether the run in a folder has learned anything."""
+    return any((folder / name).exists() for name in PROOFS)
 
 
-def begin(folder: Path, config: Config, learner: Learner, tasks: Sequence[Task], counts: Sequence[Row]) -> None:
-    """When all is known to fit: write settings and tasks down, or compare the tasks with those that the run began with."""
-    known = [task.name for task in tasks[: len(learner.tasks)]]
-    if list(learner.tasks) != known:
-        raise StoreError(f"{folder} has learned {', '.join(learner.tasks)}, but the tasks now begin with {', '.join(known)}.")
-    found = {
-        task.name: {**count, "data": {p: fingerprint(getattr(task, p)) for p in PARTS}} for task, count in zip(tasks, counts)
+def describe_tasks(tasks: Sequence[Task], counts: Sequence[DataCounts]) -> dict[str, TaskFacts]:
+    """The facts about every task by which a resumed run recognises its data."""
+    return {
+        task.name: {**count, "data": {part: fingerprint(getattr(task, part)) for part in PARTS}}
+        for task, count in zip(tasks, counts)
     }
-    if _begun(folder) and (folder / "tasks.json").exists():
+
+
+def check_same_data(folder: Path, facts: Mapping[str, TaskFacts]) -> None:
+    """Refuse to resume a run with other data than it started with."""
+    if _has_begun(folder) and (folder / "tasks.json").exists():
         before = read_document(folder / "tasks.json", dict[str, TaskFacts])
-        changed = find_differences(before, json.loads(json.dumps(found)))
-        if changed:
+        changes = find_differences(before, json.loads(json.dumps(facts)))
+        if changes:
             raise ConfigError(
-                f"The data are not those that the run in {folder} began with:\n{_bullets(changed)}\n"
+                f"The data differ from those that the run in {folder} started with:\n{_format_bullets(changes)}\n"
                 "Give another folder with --out, or the data that it had."
             )
-    else:
-        disk.write_file(folder / "tasks.json", json.dumps(found, indent=1).encode())
+
+
+def record_start(folder: Path, config: Config, facts: Mapping[str, TaskFacts], learner: Learner) -> None:
+    """Write the settings and tasks of a new run, and the environment of this start.
+
+    To be called when everything has been checked: a run that cannot start leaves no settings behind.
+    """
+    names = list(facts)[: len(learner.tasks)]
+    if list(learner.tasks) != names:
+        raise StoreError(f"{folder} has learned {', '.join(learner.tasks)}, but the tasks now start with {', '.join(names)}.")
+    if not (_has_begun(folder) and (folder / "tasks.json").exists()):
+        disk.write_file(folder / "tasks.json", json.dumps(facts, indent=1).encode())
         disk.write_file(folder / "config.json", json.dumps(config.to_json(), indent=1).encode())
-    _note_start(folder, learner)
+    _record_environment(folder, learner)
 
 
-def _bullets(lines: Sequence[str]) -> str:
+def _format_bullets(lines: Sequence[str]) -> str:
     return "\n".join(f"  - {line}" for line in lines)
 
 
-def _note_start(folder: Path, learner: Learner) -> None:
-    """Add this start to environment.json: when, with which packages, on what machine."""
+def _record_environment(folder: Path, learner: Learner) -> None:
+    """Add this start to environment.json: the time, the versions of packages, and the machine."""
     file = folder / "environment.json"
-    starts = read_document(file, list[dict[str, Any]]) if file.exists() else []
+    starts = read_document(file, list[dict[str, Any]]) if file.exists() else []  # older versions may have other keys
     packages = {}
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
             packages[name] = version(name)
     device = learner.fabric.device
-    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    start: dict[str, Any] = {"time": now, "spacecl": __version__, "python": platform.python_version(), "packages": packages}
-    start["machine"] = machine(device)
-    disk.write_file(file, json.dumps([*starts, start | {"device": str(device)}], indent=1).encode())
+    start: Start = {
+        "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "spacecl": __version__,
+        "python": platform.python_version(),
+        "packages": packages,
+        "machine": describe_machine(device),
+        "device": str(device),
+    }
+    disk.write_file(file, json.dumps([*starts, start], indent=1).encode())
 
 
-def interrupted(out: object) -> str:
-    return f"Interrupted. Everything up to the last finished epoch is in {out}; the same command goes on from there."
+def format_interrupted(out: object) -> str:
+    """The message for a user who has interrupted a command that writes to a folder."""
+    return f"Interrupted. All finished epochs are saved in {out}. To resume, repeat the command."
 
 
-def folder_for(config: Config) -> Path:
-    """Where a run goes when no folder is named."""
-    return Path("runs") / f"{short_name(config.benchmark)}-{config.method}-{config.recipe}-seed{config.seed}"
+def choose_folder(config: Config) -> Path:
+    """The folder of a run for which the user names none."""
+    return Path("runs") / f"{shorten_name(config.benchmark)}-{config.method}-{config.recipe}-seed{config.seed}"
 
 
-def short_name(benchmark: str) -> str:
+def shorten_name(benchmark: str) -> str:
+    """A benchmark's name; for a path, the last part of it without its ending."""
     return benchmark if "/" not in benchmark and os.sep not in benchmark else Path(benchmark).stem
 
 
-def tasks_of(config: Config, data: str | os.PathLike[str] | None) -> tuple[list[Task], Tensor]:
-    """The tasks that settings speak of, each with what is to be measured on, and an input of the shape that they have."""
+def load_tasks(config: Config, data: str | os.PathLike[str] | None) -> tuple[list[Task], Tensor]:
+    """Load the tasks that settings name, and an input of their shape, all zeros.
+
+    With `eval_split="valid"` the test data of every task are its validation data. `data` is a folder with datasets.
+    """
     tasks = load_stream(
         config.benchmark,
         data,
@@ -153,27 +180,27 @@ def tasks_of(config: Config, data: str | os.PathLike[str] | None) -> tuple[list[
         seed=config.seed,
         image_size=config.image_size,
     )
-    example = _example(tasks[0])
+    example = _make_example(tasks[0])
     if config.eval_split == "valid":
-        tasks = [_without_test(task, example, task_seed(config.seed, number)) for number, task in enumerate(tasks)]
+        tasks = [_replace_test(task, example, task_seed(config.seed, number)) for number, task in enumerate(tasks)]
     return tasks, example
 
 
-def _without_test(task: Task, example: Tensor, seed: int) -> Task:
+def _replace_test(task: Task, example: Tensor, seed: int) -> Task:
     """The same task with its validation data, those that learning would set aside, in place of the test data."""
     train, valid, classes = prepare_data(task, example, torch.Generator().manual_seed(seed))
     return Task(task.name, train.source, valid.source, task.class_names or classes, test=valid.source)
 
 
-def _example(task: Task) -> Tensor:
-    """An input of the shape that the first task has, all zeros."""
+def _make_example(task: Task) -> Tensor:
+    """An input of the shape and type that a task has, all zeros."""
     data = Data(task.train, f"Task {task.name!r}, train")
     x = data.finish(data.first()[:1])
     return torch.zeros_like(x, dtype=torch.get_default_dtype() if x.is_floating_point() else x.dtype)
 
 
-def learner_in(folder: Path, config: Config, network: str | None = None, verify: bool = True) -> Learner:
-    """The learner that is saved in a folder, with the network that settings name, or that the user does."""
+def load_learner(folder: Path, config: Config, network: str | None = None, verify: bool = True) -> Learner:
+    """Load the learner that is saved in a folder, with the network that the settings name, or `network` in its place."""
     from lightning_fabric import Fabric
 
     body, files = store.load(folder, SavedLearner)
@@ -197,8 +224,8 @@ def is_run(file: Path) -> bool:
     return True
 
 
-def settings_in(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """The settings that a folder's run began with."""
+def read_settings(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read the settings that a folder's run started with, in the form that `resolve` takes."""
     file = Path(folder) / "config.json"
     if not file.exists():
         raise ConfigError(f"{folder} holds no run to resume: there is no config.json in it.")
@@ -206,7 +233,7 @@ def settings_in(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def refuse_code(folder: object, code: Sequence[str]) -> None:
-    """Code that a folder names is somebody's: it is run only if the user says so."""
+    """Raise an error if a folder names code: somebody else may have written it, so the user has to trust it explicitly."""
     if code:
         raise ConfigError(
             f"{folder} names code that would be run: {', '.join(code)}. If you trust it, say so with --trust-code"

@@ -1,0 +1,116 @@
+"""Build the content of result.json from a learner that has learned all tasks of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from .. import __version__
+from ..data.task import Task
+from ..data.task_data import DataCounts
+from ..learner import Learner
+from ..learning.record import TaskRecord
+from .config import Config
+from .costs import count_costs, multiply_adds
+from .inference_accuracy import average_accuracies, evaluate_inference
+from .metrics import average_accuracy, backward_transfer, forgetting
+from .metrics_log import Journal
+from .result import SCHEMA, InferenceRates, Result, TaskCosts, TaskResult
+
+
+def build_result(
+    config: Config,
+    learner: Learner,
+    tasks: Sequence[Task],
+    counts: Sequence[DataCounts],
+    example: Tensor,
+    journal: Journal,
+) -> Result:
+    """All results of a run. Times stand under keys named `seconds`; everything else is the same for the same seed.
+
+    `counts` has the number of classes and examples of every task; `example` is an input; `journal` has all tests.
+    """
+    tests = journal.get_tests()
+    rows = [tests[after]["accuracy"] for after in range(1, len(tasks) + 1)]
+    matrix = [[row.get(task.name) for task in tasks] for row in rows]
+    dense = {classes: count_costs(learner.dense(classes), example) for classes in {count["classes"] for count in counts}}
+    inferred = evaluate_inference(learner, tasks)
+    results = []
+    for number, (task, count) in enumerate(zip(tasks, counts)):
+        network = count_costs(learner.subnet(task.name), example)
+        costs: TaskCosts = {"network": network, "dense": dense[count["classes"]].copy()}
+        accuracies = [row[number] for row in matrix]
+        seconds = tests[number + 1].get("seconds", 0.0)
+        results.append(
+            _build_task(learner.records[task.name], count, accuracies, costs, inferred.get(task.name), number, seconds)
+        )
+    full = learner.full()
+    phases = sorted({phase for result in results for phase in result["seconds"]})
+    seconds_by_phase = {phase: sum(result["seconds"].get(phase, 0.0) for result in results) for phase in phases}
+    return {
+        "schema": SCHEMA,
+        "spacecl": __version__,
+        "benchmark": config.benchmark,
+        "method": config.method,
+        "recipe": config.recipe,
+        "seed": config.seed,
+        "config": config.to_json(),
+        "average_accuracy": average_accuracy(matrix),
+        "backward_transfer": backward_transfer(matrix),
+        "forgetting": forgetting(matrix),
+        "accuracy_matrix": matrix,
+        "inferred": average_accuracies(list(inferred.values())),
+        "size": learner.size,
+        "storage": learner.storage,
+        "network": {
+            "widths": learner.widths,
+            "parameters": sum(parameter.numel() for parameter in full.parameters()),
+            "multiply_adds": multiply_adds(full, example),
+        },
+        "tasks": results,
+        "seconds": {**seconds_by_phase, "total": sum(seconds_by_phase.values())},
+    }
+
+
+def _build_task(
+    record: TaskRecord,
+    count: DataCounts,
+    accuracies: Sequence[float | None],
+    costs: TaskCosts,
+    inferred: dict[str, InferenceRates] | None,
+    number: int,
+    test_seconds: float,
+) -> TaskResult:
+    """The results of one task. `accuracies` are those after every task of the run; `number` counts from 0."""
+    result: Any = {
+        "name": record.name,
+        **count,
+        "accuracy": accuracies[-1],
+        "accuracy_when_learned": accuracies[number],
+        "validation_accuracy": record.accuracy,
+        "widths": dict(record.widths),
+        "core_explained": dict(record.core_explained),
+        "explained": dict(record.explained),
+        "samples": dict(record.samples),
+        "spectrum": dict(record.spectrum),
+        "used": dict(record.used),
+        "size_after": record.size,
+        "full": list(record.full),
+        "grown": record.grown,
+        "parameters": record.parameters,
+        "multiply_adds": costs["network"]["multiply_adds"],
+        "costs": costs,
+        "epochs": _count_epochs(record.history),
+        "digest": record.digest,
+        "seconds": {**record.seconds, "test": test_seconds},
+        "inferred": inferred,
+    }
+    return result
+
+
+def _count_epochs(history: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """The number of epochs in every phase, in the order of the phases."""
+    phases = [row["phase"] for row in history]
+    return {phase: phases.count(phase) for phase in dict.fromkeys(phases)}

@@ -1,0 +1,168 @@
+"""Export the networks of a run as files: one task or all, calibrated and tested where weights become bytes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from typing_extensions import NotRequired, TypedDict
+
+from ..data.images import Preprocessing, preprocess
+from ..data.pictures import decode_pictures, list_pictures
+from ..data.task import Source, Task
+from ..data.task_data import Data, prepare_data
+from ..errors import ConfigError, DataError, SpaceError
+from ..export.export import FORMATS, file_names, open_session, write_index
+from ..learner import Learner
+from ..learning.record import TaskRecord
+from ..seeds import task_seed
+from .open_run import OpenRun
+
+CALIBRATION = 500  # inputs at most: ranges settle long before
+
+
+class TensorSpec(TypedDict):
+    """The input or output of a network."""
+
+    name: str
+    dtype: str
+    shape: list[int | None]  # None: any number of rows
+
+
+class AccuracyChange(TypedDict):
+    """Test accuracy of a network before and after its weights became bytes."""
+
+    before: float
+    after: float
+
+
+class ExportedTask(TypedDict):
+    """The network of a task as a file; an entry of index.json."""
+
+    task: str
+    classes: list[str]
+    digest: str
+    widths: dict[str, int]
+    pictures: Preprocessing | None  # how pictures become inputs
+    input: TensorSpec
+    output: TensorSpec
+    folded: dict[str, str]  # batch norms, and the layers that they were folded into
+    parameters: int
+    int8: bool
+    format: str
+    file: str
+    bytes: int
+    sha256: str
+    calibrated: NotRequired[int]  # the number of inputs; this and the following only with int8
+    accuracy: NotRequired[AccuracyChange | None]
+    not_measured: NotRequired[str | None]  # why accuracy is unknown
+
+
+def export_run(
+    run: OpenRun,
+    tasks: Sequence[str] | None,
+    out: str | os.PathLike[str] | None = None,
+    *,
+    format: str = "onnx",
+    fold: bool = True,
+    calibrate: str | None = None,
+    data: str | os.PathLike[str] | None = None,
+    print_line: Callable[[str], None] = print,
+) -> list[ExportedTask]:
+    """Export the networks of some tasks, or with `tasks=None` of all, with an index.json that lists them.
+
+    With `calibrate` the weights and activations of ONNX files become bytes, with ranges found on these inputs: "train", a
+    folder of pictures or an array in a .npy file. Test accuracy is then measured before and after, if there is data.
+    `out` is a folder or, for a single task, a file; default: `export` in the run's folder.
+    """
+    learner = run.learner()
+    names = list(learner.tasks) if tasks is None else list(tasks)
+    for name in names:
+        learner.subnet(name)  # an unknown name is an error before anything is written
+    folder, files = _choose_files(run, learner, names, out, format, single=tasks is not None)
+    streams: dict[str, Task] = {}
+    problem: SpaceError | None = None
+    if calibrate is not None:
+        try:
+            streams = run.tasks(data)
+        except SpaceError as error:
+            problem = error
+            if calibrate == "train":
+                raise
+    entries = []
+    for name in names:
+        inputs = None if calibrate is None else _load_calibration(calibrate, streams, learner, name)
+        entry: Any = learner.export(name, folder / files[name], format=format, fold=fold, int8=inputs)
+        if inputs is not None:
+            entry |= {"calibrated": len(inputs), "accuracy": None, "not_measured": str(problem) if problem else None}
+        if name in streams:
+            test: Source = streams[name].test  # type: ignore[assignment]
+            before, after = learner.evaluate(test, name), evaluate_file(open_session(folder / files[name]), test)
+            entry["accuracy"] = {"before": before, "after": after}
+        entries.append(entry)
+        print_line(f"{name}: {folder / files[name]}, {entry['bytes']:,} bytes")
+    if tasks is None:
+        print_line(f"{write_index(folder, entries)} lists them.")
+    return entries
+
+
+def _choose_files(
+    run: OpenRun, learner: Learner, names: Sequence[str], out: str | os.PathLike[str] | None, format: str, single: bool
+) -> tuple[Path, dict[str, str]]:
+    """The folder to write to, and a file name for each task; for a single task, `out` may be the file itself."""
+    files = file_names(learner.tasks, format)
+    path = run.folder / "export" if out is None else Path(out)
+    if single and len(names) == 1 and path.suffix in FORMATS.values() and not path.is_dir():
+        return path.parent, {names[0]: path.name}
+    if not path.is_dir() and (path.exists() or path.suffix in FORMATS.values()):
+        raise ConfigError(f"{path} is a file, but {len(names)} tasks are to be written. Give a folder with --out.")
+    return path, files
+
+
+def _load_calibration(source: str, streams: Mapping[str, Task], learner: Learner, task: str) -> Tensor:
+    """Load inputs to calibrate a task's network with: its own training data, a folder of pictures, or an array in a file."""
+    if source == "train":
+        seed = torch.Generator().manual_seed(task_seed(learner.seed, learner.tasks.index(task)))
+        train, _, _ = prepare_data(streams[task], learner.example, seed)
+        return train.finish(next(train.batches(CALIBRATION, torch.Generator().manual_seed(0)))[0])
+    path, record = Path(source), learner.records[task]
+    if path.is_dir():
+        pictures = list_pictures(path)
+        if not pictures:
+            raise DataError(f"--calibrate {source}: the folder holds no pictures.")
+        preprocessing = _get_preprocessing(record)
+        return preprocess(preprocessing, decode_pictures(pictures[:CALIBRATION], preprocessing["pixels"]))
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        what = 'neither "train", a folder of pictures nor an array in .npy'
+        raise DataError(f"--calibrate {source} is {what}: {error}") from error
+    if not isinstance(array, np.ndarray) or not array.ndim or array.dtype.kind not in "fiu":
+        raise DataError(f"--calibrate {source} is not one array of numbers with a row for each input.")
+    if array.dtype == np.uint8:
+        return preprocess(_get_preprocessing(record), np.ascontiguousarray(array[:CALIBRATION]))
+    return torch.from_numpy(array[:CALIBRATION]).to(learner.example.dtype)
+
+
+def _get_preprocessing(record: TaskRecord) -> Preprocessing:
+    """How pictures become inputs of a task."""
+    if record.pictures is None:
+        raise DataError(
+            f"Task {record.name!r} was not taught with spacecl.Images, so it is not known how pictures become its inputs. "
+            "Give the inputs themselves, as an array in a .npy file."
+        )
+    return record.pictures
+
+
+def evaluate_file(network: Callable[[Tensor], Tensor], source: Source) -> float:
+    """The share of labelled data that a network of any kind classifies correctly."""
+    data, correct, total = Data(source, "data"), 0, 0
+    for x, y in data.batches(256):
+        correct += int((network(data.finish(x)).argmax(1) == y).sum())
+        total += len(y)
+    return correct / total

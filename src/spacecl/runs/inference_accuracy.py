@@ -1,0 +1,60 @@
+"""How well a learner recognises tasks that are not named, on the test data of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..data.task import Task
+from ..data.task_data import Data
+from ..learner import Learner
+from .result import InferenceRates, TaskInference
+
+BATCH_ROWS = 64  # rows of one task that are recognised together
+MEASURES = ("identified", "accuracy", "refused")
+
+
+def evaluate_inference(learner: Learner, tasks: Sequence[Task]) -> dict[str, dict[str, InferenceRates]]:
+    """For every task, how often its test data are recognised as its own, and labelled correctly, when it is not named.
+
+    Rows are recognised one by one (`row`), and in batches whose rows are known to be of one task (`batch`). `refused` is the
+    share that `identify` would take for inputs of no task; the other shares use the likeliest task in any case. The result is
+    empty for a learner with tasks that have no signature.
+    """
+    names = list(learner.tasks)
+    if not all(map(learner.has_signature, names)):
+        return {}
+    return {task.name: _evaluate_task(learner, task, number, names) for number, task in enumerate(tasks)}
+
+
+def _evaluate_task(learner: Learner, task: Task, number: int, names: Sequence[str]) -> dict[str, InferenceRates]:
+    data, total = Data(task.test, task.name), 0  # type: ignore[arg-type]
+    counts = {how: dict.fromkeys(MEASURES, 0) for how in ("row", "batch")}
+    for x, y in data.batches(BATCH_ROWS):
+        x = data.finish(x)
+        scores = learner.task_scores(x)
+        accepted = torch.stack([learner.accepts(x, name) for name in names], 1).any(1)
+        counts["row"]["refused"] += int((~accepted).sum())
+        counts["batch"]["refused"] += 0 if 2 * int(accepted.sum()) >= len(x) else len(x)
+        choices = {"row": scores.argmax(1), "batch": scores.sum(0).argmax().expand(len(x))}
+        for how, chosen in choices.items():
+            is_own = chosen == number
+            labels = learner.predict(x, [names[index] for index in chosen.tolist()])
+            counts[how]["identified"] += int(is_own.sum())
+            counts[how]["accuracy"] += int((is_own & (labels.cpu() == y)).sum())
+        total += len(y)
+    return {how: {name: count / total for name, count in row.items()} for how, row in counts.items()}  # type: ignore[misc]
+
+
+def average_accuracies(tasks: Sequence[dict[str, InferenceRates]]) -> TaskInference | None:
+    """The means over all tasks; None where nothing was evaluated."""
+    if not tasks:
+        return None
+
+    def average(how: str) -> InferenceRates:
+        means: Any = {name: sum(task[how][name] for task in tasks) / len(tasks) for name in MEASURES}  # type: ignore[literal-required]
+        return means
+
+    return {"row": average("row"), "batch": average("batch"), "together": BATCH_ROWS}
