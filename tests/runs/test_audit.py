@@ -1,4 +1,4 @@
-"""Verify and inspect: what is committed is proved, what is damaged is named, and what room is left is told."""
+"""Verify and inspect: committed tasks are proved to be unchanged, damage is named, and capacity is reported."""
 
 import json
 import shutil
@@ -22,14 +22,14 @@ def run(digits_run, tmp_path):
     return shutil.copytree(digits_run, tmp_path / "run")
 
 
-def verified(folder, capsys, *more):
+def verify_run(folder, capsys, *more):
     """The exit code of spacecl verify, and what it says as JSON."""
     capsys.readouterr()
     code = main(["verify", str(folder), "--json", *more])
     return code, json.loads(capsys.readouterr().out)
 
 
-def rewritten(folder, change):
+def rewrite_learner(folder, change):
     """Change a saved learner's content and make all its checksums right again: only digests can tell."""
     body, files = store.load(folder, dict)
     change(body, files)
@@ -37,12 +37,12 @@ def rewritten(folder, change):
 
 
 def test_a_run_that_nobody_touched_is_what_was_committed(digits_run, capsys):
-    code, found = verified(digits_run, capsys, "--accuracy")
+    code, report = verify_run(digits_run, capsys, "--accuracy")
     assert code == 0
-    assert found["ok"]
+    assert report["ok"]
     result = json.loads((digits_run / "result.json").read_text())["tasks"]
-    assert [task["digest"] for task in found["tasks"]] == [task["digest"] for task in result]
-    assert [task["accuracy"] for task in found["tasks"]] == [task["accuracy"] for task in result]
+    assert [task["digest"] for task in report["tasks"]] == [task["digest"] for task in result]
+    assert [task["accuracy"] for task in report["tasks"]] == [task["accuracy"] for task in result]
     assert main(["verify", str(digits_run)]) == 0
     assert "All 2 tasks are as committed." in capsys.readouterr().out
 
@@ -52,16 +52,16 @@ def test_one_bit_of_a_weight_in_common_is_found_though_every_checksum_is_right(r
         weight = files["core"]["core.hidden1.weight"].reshape(-1)
         weight.view(torch.int32)[int(torch.nonzero(weight)[0])] ^= 1
 
-    rewritten(run / "model", flip)
-    code, found = verified(run, capsys)
+    rewrite_learner(run / "model", flip)
+    code, report = verify_run(run, capsys)
     assert code == 1
-    assert [task["problem"] for task in found["tasks"]].count("its bytes are not those of its commit") >= 1
+    assert [task["problem"] for task in report["tasks"]].count("its bytes are not those of its commit") >= 1
     assert main(["verify", str(run)]) == 1
     assert "NOT as committed" in capsys.readouterr().out
 
 
-def test_another_head_with_a_digest_to_match_is_found_by_what_the_run_wrote_down(run, capsys):
-    """Someone who rewrites network, digest and checksums has result.json against them."""
+def test_another_head_with_a_matching_digest_is_found_by_the_runs_own_record(run, capsys):
+    """Somebody may rewrite network, digest and checksums, but result.json has the digest, too."""
     learner = Learner.load(run / "model", _network(run))
 
     def forge(body, files):
@@ -69,11 +69,11 @@ def test_another_head_with_a_digest_to_match_is_found_by_what_the_run_wrote_down
         learner.core.tasks[1].private["head.bias"].copy_(files["task 1"]["head.bias"])
         body["tasks"][1]["digest"] = learner.core.digest(1)
 
-    rewritten(run / "model", forge)
-    code, found = verified(run, capsys)
+    rewrite_learner(run / "model", forge)
+    code, report = verify_run(run, capsys)
     assert code == 1
-    assert found["tasks"][0]["problem"] is None
-    assert found["tasks"][1]["problem"] == "result.json has the digest of another network"
+    assert report["tasks"][0]["problem"] is None
+    assert report["tasks"][1]["problem"] == "result.json has the digest of another network"
 
 
 def _network(run):
@@ -82,89 +82,89 @@ def _network(run):
     return Config.from_json(json.loads((run / "config.json").read_text())).make_model((64,), 10)
 
 
-def test_a_damaged_file_is_told_for_the_task_that_it_belongs_to(run, capsys):
+def test_a_damaged_file_is_reported_for_its_task(run, capsys):
     _, listed = store.read_manifest(run / "model", dict)
     file = run / "model" / listed["task 1"].file
     file.write_bytes(file.read_bytes()[:-5])
-    code, found = verified(run, capsys)
+    code, report = verify_run(run, capsys)
     assert code == 1
-    assert found["tasks"][0]["problem"].startswith("not checked")
-    assert "truncated" in found["tasks"][1]["problem"]
-    assert verified(run, capsys, "--accuracy")[1]["measured"] is False
+    assert report["tasks"][0]["problem"].startswith("not checked")
+    assert "truncated" in report["tasks"][1]["problem"]
+    assert verify_run(run, capsys, "--accuracy")[1]["measured"] is False
     file.unlink()
-    assert "missing" in verified(run, capsys)[1]["tasks"][1]["problem"]
+    assert "missing" in verify_run(run, capsys)[1]["tasks"][1]["problem"]
     (run / "model" / store.MANIFEST).write_text("{")
-    code, found = verified(run, capsys)
+    code, report = verify_run(run, capsys)
     assert code == 1
-    assert "damaged" in found["error"]
+    assert "damaged" in report["error"]
 
 
 def test_an_accuracy_that_is_not_the_recorded_one_is_found(run, capsys):
     result = json.loads((run / "result.json").read_text())
     result["tasks"][0]["accuracy"] -= 0.01
     (run / "result.json").write_text(json.dumps(result))
-    assert verified(run, capsys)[0] == 0, "bytes alone do not tell"
-    code, found = verified(run, capsys, "--accuracy")
+    assert verify_run(run, capsys)[0] == 0, "bytes alone do not tell"
+    code, report = verify_run(run, capsys, "--accuracy")
     assert code == 1
-    assert found["tasks"][0]["problem"].startswith("its accuracy is")
-    assert found["tasks"][1]["problem"] is None
-    assert verified(run, capsys, "--accuracy", "--tolerance", "0.02")[0] == 0
+    assert report["tasks"][0]["problem"].startswith("its accuracy is")
+    assert report["tasks"][1]["problem"] is None
+    assert verify_run(run, capsys, "--accuracy", "--tolerance", "0.02")[0] == 0
     for wrong in ("nan", "-1", "x"):
         with pytest.raises(SystemExit, match="2"):
             main(["verify", str(run), "--tolerance", wrong])
 
 
-def test_a_run_that_is_not_finished_is_held_against_its_journal(run, capsys):
+def test_a_run_that_is_not_finished_is_compared_with_its_journal(run, capsys):
     (run / "result.json").unlink()
-    code, found = verified(run, capsys, "--accuracy")
+    code, report = verify_run(run, capsys, "--accuracy")
     assert code == 0
-    assert [task["accuracy"] for task in found["tasks"]] == [task["recorded"] for task in found["tasks"]]
+    assert [task["accuracy"] for task in report["tasks"]] == [task["recorded"] for task in report["tasks"]]
 
 
 @pytest.mark.parametrize(("file", "text"), [("result.json", b"{"), ("result.json", b"[]"), ("config.json", b"\xff\x00")])
-def test_a_damaged_record_is_told_in_words(run, capsys, file, text):
+def test_a_damaged_record_is_reported(run, capsys, file, text):
     (run / file).write_bytes(text)
     assert main(["verify", str(run)]) == 1
     assert f"{file} is damaged" in capsys.readouterr().err
 
 
-def test_a_task_that_only_the_record_has_is_told(run, capsys):
+def test_a_task_that_only_the_record_has_is_reported(run, capsys):
     result = json.loads((run / "result.json").read_text())
     result["tasks"].append({**result["tasks"][0], "name": "digits-3"})
     result["accuracy_matrix"] = [[1.0] * 3] * 3
     (run / "result.json").write_text(json.dumps(result))
-    code, found = verified(run, capsys)
-    assert (code, found["lost"]) == (1, ["digits-3: in the run's record, but not in the learner"])
+    code, report = verify_run(run, capsys)
+    assert (code, report["lost"]) == (1, ["digits-3: in the run's record, but not in the learner"])
 
 
-def test_damage_to_what_tasks_have_in_common_is_told_for_every_task(run, capsys):
+def test_damage_to_common_tensors_is_reported_for_every_task(run, capsys):
     _, listed = store.read_manifest(run / "model", dict)
     file = run / "model" / listed["core"].file
     file.write_bytes(file.read_bytes()[:-5])
-    code, found = verified(run, capsys)
+    code, report = verify_run(run, capsys)
     assert code == 1
-    assert all("truncated" in task["problem"] for task in found["tasks"])
+    assert all("truncated" in task["problem"] for task in report["tasks"])
 
 
 def test_the_folder_of_a_runs_learner_stands_for_the_run(run, capsys):
-    code, found = verified(run / "model", capsys)
-    assert (code, found["folder"]) == (0, str(run))
+    code, report = verify_run(run / "model", capsys)
+    assert (code, report["folder"]) == (0, str(run))
 
 
-def test_a_run_that_has_learned_nothing_yet_is_told(run, capsys):
+def test_a_run_that_has_not_learned_a_task_yet_is_refused(run, capsys):
     shutil.rmtree(run / "model")
     assert main(["inspect", str(run)]) == 1
     assert "has not learned a task yet" in capsys.readouterr().err
 
 
-def test_accuracy_that_nobody_wrote_down_cannot_be_held_against_it(run, capsys):
+def test_accuracy_that_was_not_recorded_cannot_be_compared(run, capsys):
     (run / "result.json").unlink()
     (run / "metrics.jsonl").write_text("")
-    code, found = verified(run, capsys, "--accuracy")
-    assert (code, "has no record of it" in found["error"]) == (1, True)
+    code, report = verify_run(run, capsys, "--accuracy")
+    assert (code, "has no record of it" in report["error"]) == (1, True)
 
 
-def test_a_learner_is_reloaded_whole_and_verified_and_keeps_what_has_not_changed(tmp_path):
+def test_a_learner_is_reloaded_and_verified_and_keeps_networks_that_have_not_changed(tmp_path):
     data = tasks(VECTOR, 2)
     learner = Learner(chain(), SPACE(variance=0.7), example_input=VECTOR)
     learner.learn(Task("one", data[0]), Recipe(epochs=2))
@@ -173,21 +173,21 @@ def test_a_learner_is_reloaded_whole_and_verified_and_keeps_what_has_not_changed
     served.logits(x, "one")
     learner.learn(Task("two", data[1]), Recipe(epochs=2))
     learner.save(tmp_path)
-    found = served.reload(tmp_path)
-    assert (served.tasks, found.tasks) == (("one",), ("one", "two"))
-    assert found._state.networks["one"] is served._state.networks["one"]
-    assert torch.equal(found.logits(x, "two"), learner.logits(x, "two"))
+    report = served.reload(tmp_path)
+    assert (served.tasks, report.tasks) == (("one",), ("one", "two"))
+    assert report._state.networks["one"] is served._state.networks["one"]
+    assert torch.equal(report.logits(x, "two"), learner.logits(x, "two"))
     other = Learner(chain(), SPACE(variance=0.7), example_input=VECTOR)
     other.learn(Task("one", data[1]), Recipe(epochs=2))
     other.save(tmp_path / "other")
     assert torch.equal(served.reload(tmp_path / "other").logits(x, "one"), other.logits(x, "one")), "the same name only"
-    rewritten(tmp_path, lambda body, files: files["task 1"]["4.bias"].add_(1))
+    rewrite_learner(tmp_path, lambda body, files: files["task 1"]["4.bias"].add_(1))
     with pytest.raises(StoreError, match="are not those of their commit: two"):
         served.reload(tmp_path)
 
 
-def test_what_is_no_run_is_refused_with_what_to_do(tmp_path, capsys):
-    for folder, text in ((tmp_path / "none", "is no folder"), (tmp_path, "holds neither a run")):
+def test_a_folder_without_a_run_is_refused_with_what_to_do(tmp_path, capsys):
+    for folder, text in ((tmp_path / "none", "is not a folder"), (tmp_path, "holds neither a run")):
         assert main(["verify", str(folder)]) == 1
         assert text in capsys.readouterr().err
     learner = Learner(chain(), SPACE(), example_input=VECTOR)
@@ -197,25 +197,25 @@ def test_what_is_no_run_is_refused_with_what_to_do(tmp_path, capsys):
     assert "--model my_net.py:network" in capsys.readouterr().err
     assert main(["inspect", str(tmp_path / "saved"), "--model", "models:chain"]) == 0
     assert main(["verify", str(tmp_path / "saved"), "--model", "models:chain", "--accuracy"]) == 1
-    assert "no run that would say which data" in capsys.readouterr().err
+    assert "no run that would name the data" in capsys.readouterr().err
 
 
-def test_inspect_tells_tasks_room_and_what_will_fit(digits_run, capsys):
+def test_inspect_reports_tasks_capacity_and_how_many_will_fit(digits_run, capsys):
     capsys.readouterr()
     assert main(["inspect", str(digits_run), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    report = json.loads(capsys.readouterr().out)
     result = json.loads((digits_run / "result.json").read_text())
-    assert [task["widths"] for task in found["tasks"]] == [task["widths"] for task in result["tasks"]]
-    for layer, counts in found["layers"].items():
+    assert [task["widths"] for task in report["tasks"]] == [task["widths"] for task in result["tasks"]]
+    for layer, counts in report["layers"].items():
         used = [task["used"][layer] for task in result["tasks"]]
         assert counts == {"of": 100, "taken": used[-1], "last": used[-1] - used[-2], "free": 100 - used[-1]}
-    layer = found["forecast"]["layer"]
-    assert found["forecast"]["tasks"] == found["layers"][layer]["free"] // found["layers"][layer]["last"]
+    layer = report["forecast"]["layer"]
+    assert report["forecast"]["tasks"] == report["layers"][layer]["free"] // report["layers"][layer]["last"]
     assert main(["inspect", str(digits_run)]) == 0
     assert "like the last one fit" in capsys.readouterr().out
 
 
-def taught(method, count=2):
+def teach_method(method, count=2):
     torch.manual_seed(0)
     learner = Learner(chain(), method, example_input=VECTOR)
     for number, data in enumerate(tasks(VECTOR, count)):
@@ -223,15 +223,15 @@ def taught(method, count=2):
     return learner
 
 
-def test_the_forecast_follows_what_the_method_shares_out():
-    packed = taught(PackNet())
+def test_the_forecast_counts_what_the_method_divides_between_tasks():
+    packed = teach_method(PackNet())
     counts = packed.capacity["0"]
     assert counts["of"] == 12 * 6 + 12, "weights and biases of a layer together"
     assert 0 < counts["last"] < counts["taken"] < counts["of"]
-    assert taught(HAT()).capacity["0"]["of"] == 12
+    assert teach_method(HAT()).capacity["0"]["of"] == 12
     for method in (EWC(), STL()):
-        assert taught(method).capacity == {}
-        assert inspect(taught(method))["forecast"]["tasks"] is None
+        assert teach_method(method).capacity == {}
+        assert inspect(teach_method(method))["forecast"]["tasks"] is None
 
 
 @pytest.mark.parametrize("method", [SPACE(variance=0.7), PackNet()])
@@ -246,7 +246,7 @@ def test_what_the_last_of_three_tasks_took_is_what_was_free_before_it(method):
     assert any(before[layer]["last"] > 0 for layer in before), "the second took some, too"
 
 
-def test_a_first_task_that_takes_all_leaves_room_for_none():
+def test_a_first_task_that_uses_everything_leaves_no_capacity():
     torch.manual_seed(0)
     learner = Learner(chain(), SPACE(variance=1.0), example_input=VECTOR)
     assert describe_forecast(inspect(learner)) == "No task has been learned yet."
@@ -255,6 +255,6 @@ def test_a_first_task_that_takes_all_leaves_room_for_none():
     assert describe_forecast(inspect(learner)).startswith("No more task like the last one fits: layer 0 has 0 free")
 
 
-def test_a_full_layer_leaves_room_for_no_task_like_the_last():
+def test_a_full_layer_leaves_no_capacity_for_a_task_like_the_last():
     assert forecast({"a": {"free": 0, "last": 2}, "b": {"free": 9, "last": 3}}) == {"tasks": 0, "layer": "a", "full": ["a"]}
     assert forecast({"a": {"free": 5, "last": 0}}) == {"tasks": None, "layer": None, "full": []}

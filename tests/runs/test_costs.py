@@ -1,4 +1,4 @@
-"""What an inference costs: counted by hand, modelled by a formula, measured by a clock and a meter."""
+"""The costs of an inference: counted by hand, modelled by a formula, measured by a clock and a meter."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from spacecl import HAT, SPACE, Learner, PackNet, Recipe, Task
-from spacecl.runs.costs import counted, find_meter, measured
+from spacecl.runs.costs import count_costs, find_meter, measure_costs
 
 
 class Small(nn.Module):
@@ -26,7 +26,7 @@ class Small(nn.Module):
 
 
 def test_operations_and_bytes_are_those_counted_by_hand():
-    cost = counted(Small(), torch.zeros(1, 3, 4, 4))
+    cost = count_costs(Small(), torch.zeros(1, 3, 4, 4))
     assert cost["parameters"] == 3 * 8 * 9 + 8 + 8 + 8 + 8 * 5 + 5
     assert cost["multiply_adds"] == 16 * 8 * 27 + 8 * 5
     weights = 3 * 8 * 9 + 8 + 4 * 8 + 8 * 5 + 5  # the norm reads its statistics, too
@@ -38,28 +38,28 @@ def test_operations_and_bytes_are_those_counted_by_hand():
 
 def test_peak_memory_is_what_is_alive_at_once():
     module = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-    peak = counted(module, torch.zeros(1, 4))["peak_memory"]  # weights, the input, and both sides of the ReLU
+    peak = count_costs(module, torch.zeros(1, 4))["peak_memory"]  # weights, the input, and both sides of the ReLU
     assert peak == {
         "1": 232 + 4 * (4 + 8 + 8),
         "64": 232 + 64 * 4 * (4 + 8 + 8),
     }
     in_place = nn.Sequential(nn.Linear(4, 8), nn.ReLU(inplace=True), nn.Linear(8, 2))
-    assert counted(in_place, torch.zeros(1, 4))["peak_memory"]["1"] == 232 + 4 * (4 + 8 + 2)
+    assert count_costs(in_place, torch.zeros(1, 4))["peak_memory"]["1"] == 232 + 4 * (4 + 8 + 2)
     tied = nn.Sequential(nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False))
     tied[1].weight = tied[0].weight
-    assert counted(tied, torch.zeros(1, 8))["peak_memory"]["1"] == 4 * (64 + 3 * 8)
+    assert count_costs(tied, torch.zeros(1, 8))["peak_memory"]["1"] == 4 * (64 + 3 * 8)
 
 
 def test_counting_leaves_the_network_as_it_was():
     module = Small()
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
-    counted(module, torch.randn(1, 3, 4, 4))
+    count_costs(module, torch.randn(1, 3, 4, 4))
     assert module.training
     assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
 
 
 def test_modelled_energy_is_horowitz_times_what_was_counted():
-    cost = counted(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.zeros(1, 4))
+    cost = count_costs(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.zeros(1, 4))
     for batch in (1, 64):
         picojoules = 4.6 * 48 + 162.5 * 232 / batch + 12.5 * 152
         assert cost["energy_modelled"][str(batch)] == pytest.approx(1e-12 * picojoules)
@@ -71,7 +71,7 @@ def test_a_narrowed_network_costs_less_and_a_masked_one_what_the_full_one_costs(
     model = nn.Sequential(nn.Linear(12, 64), nn.ReLU(), nn.Linear(64, 2))
     learner = Learner(model, method, example_input=x[:1])
     learner.learn(Task("sign", (x, (x[:, 0] > 0).long())), Recipe(epochs=2))
-    own, full = (counted(module, x[:1]) for module in (learner.subnet("sign"), learner.dense(2)))
+    own, full = (count_costs(module, x[:1]) for module in (learner.subnet("sign"), learner.dense(2)))
     keys = ("parameters", "multiply_adds", "traffic", "peak_memory", "energy_modelled")
     for mine, dense in zip(map(own.get, keys), map(full.get, keys)):
         if not saves:
@@ -91,7 +91,7 @@ def test_the_given_network_can_have_a_head_for_any_number_of_classes_and_draws_n
     assert learner.full()(torch.zeros(1, 4)).shape == (1, 2)
 
 
-def test_a_network_that_has_grown_is_held_against_the_one_that_was_given():
+def test_a_network_that_has_grown_is_compared_with_the_original_one():
     x = torch.randn(600, 12)
     model = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 2))
     learner = Learner(model, SPACE(variance=1.0, on_full="grow", growth=2), example_input=x[:1])
@@ -125,16 +125,16 @@ def test_fused_layers_are_counted_as_what_they_consist_of():
         (nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), lambda m, x: m(x), attention + 2 * 10 * 16 * 32),
         (nn.LSTM(16, 16, batch_first=True), lambda m, x: m(x)[0], 10 * 4 * (16 * 16 + 16 * 16)),
     ):
-        assert counted(Reader(layer, read), x)["multiply_adds"] == count + head
+        assert count_costs(Reader(layer, read), x)["multiply_adds"] == count + head
 
 
-def test_of_an_embedding_the_rows_that_are_read_are_charged():
+def test_only_the_rows_of_an_embedding_that_are_read_are_counted():
     module = Reader(nn.Embedding(1000, 16), lambda m, x: m(x))
-    traffic = counted(module, torch.zeros(1, 4, dtype=torch.int64))["traffic"]
+    traffic = count_costs(module, torch.zeros(1, 4, dtype=torch.int64))["traffic"]
     assert traffic["weights"] == 4 * (4 * 16 + 16 * 2 + 2)
 
 
-def test_measured_energy_is_that_of_as_many_inferences_as_were_made(monkeypatch):
+def test_measured_energy_is_divided_by_the_number_of_inferences(monkeypatch):
     class Counting(nn.Linear):
         calls = 0
 
@@ -146,33 +146,34 @@ def test_measured_energy_is_that_of_as_many_inferences_as_were_made(monkeypatch)
         """A meter by which every inference takes three joules."""
 
         def begin_window(self, key):
-            self.began = Counting.calls
+            self.start = Counting.calls
 
         def end_window(self, key):
-            joules = 3.0 * (Counting.calls - self.began)
+            joules = 3.0 * (Counting.calls - self.start)
             return SimpleNamespace(gpu_energy={}, cpu_energy={0: joules - 1.0}, dram_energy={0: 1.0})
 
     pytest.importorskip("zeus", reason="Zeus is not installed")
     monkeypatch.setattr("zeus.device.get_cpus", lambda: SimpleNamespace(cpus=[0]))
     monkeypatch.setattr("zeus.monitor.ZeusMonitor", lambda **options: Window())
-    found = measured(Counting(8, 8), torch.zeros(1, 8), seconds=0.01)
-    assert found["energy"] == pytest.approx({"1": 3.0, "64": 3.0 / 64})
+    monkeypatch.setattr("spacecl.runs.costs.METER_SECONDS", 0.01)
+    costs = measure_costs(Counting(8, 8), torch.zeros(1, 8), seconds=0.01)
+    assert costs["energy"] == pytest.approx({"1": 3.0, "64": 3.0 / 64})
 
 
 def test_latency_is_of_many_warm_runs_and_energy_unknown_without_a_meter(monkeypatch):
     monkeypatch.setattr("spacecl.runs.costs.find_meter", lambda device: None)
-    found = measured(Small(), torch.zeros(1, 3, 4, 4), seconds=0.05)
-    for times in found["latency"].values():
+    costs = measure_costs(Small(), torch.zeros(1, 3, 4, 4), seconds=0.05)
+    for times in costs["latency"].values():
         assert 0 < times["low"] <= times["median"] <= times["high"] < 0.1
         assert times["runs"] >= 30
-    assert found["energy"] is None
-    assert found["meter"] is None
-    assert found["threads"] == torch.get_num_threads()
+    assert costs["energy"] is None
+    assert costs["meter"] is None
+    assert costs["threads"] == torch.get_num_threads()
 
 
 def test_a_larger_network_takes_longer(monkeypatch):
     monkeypatch.setattr("spacecl.runs.costs.find_meter", lambda device: None)
-    small, large = (measured(nn.Linear(width, width), torch.zeros(1, width), seconds=0.05) for width in (8, 2048))
+    small, large = (measure_costs(nn.Linear(width, width), torch.zeros(1, width), seconds=0.05) for width in (8, 2048))
     assert large["latency"]["64"]["median"] > 3 * small["latency"]["64"]["median"]
 
 
@@ -182,15 +183,15 @@ import torch
 from torch import nn
 
 def draw_five_watts(counter):
-    other, began = counter.with_name("next"), time.perf_counter()
+    other, start = counter.with_name("next"), time.perf_counter()
     while True:
-        other.write_text(str(round(5e6 * (time.perf_counter() - began))))
+        other.write_text(str(round(5e6 * (time.perf_counter() - start))))
         other.replace(counter)
         time.sleep(0.002)
 
 if __name__ == "__main__":  # Zeus starts a process of its own, which reads this file again
     import zeus.device.cpu.rapl as rapl
-    from spacecl.runs.costs import find_meter, measured
+    from spacecl.runs.costs import find_meter, measure_costs
 
     package = pathlib.Path(sys.argv[1]) / "intel-rapl" / "intel-rapl:0"
     package.mkdir(parents=True)
@@ -200,14 +201,14 @@ if __name__ == "__main__":  # Zeus starts a process of its own, which reads this
     threading.Thread(target=draw_five_watts, args=[package / "energy_uj"], daemon=True).start()
     module, x = nn.Linear(256, 256), torch.zeros(64, 256)
     meter = find_meter(torch.device("cpu"))
-    meter(module, x, 10)
-    began = time.perf_counter()
-    joules = meter(module, x, 20000)
-    watts = joules / (time.perf_counter() - began)
+    meter.measure(module, x, 10)
+    start = time.perf_counter()
+    joules = meter.measure(module, x, 4000)
+    watts = joules / (time.perf_counter() - start)
     assert 4 < watts < 6, watts
-    found = measured(module, x[:1], seconds=0.05)
-    assert "RAPL" in found["meter"], found
-    assert all(energy > 0 for energy in found["energy"].values()), found
+    costs = measure_costs(module, x[:1], seconds=0.05)
+    assert "RAPL" in costs["meter"], costs
+    assert all(energy > 0 for energy in costs["energy"].values()), costs
 """
 
 

@@ -35,6 +35,7 @@ ENERGY_MODEL = (
     "45 nm, Horowitz 2014"
 )
 WARM_UP_RUNS = 5
+METER_SECONDS = 1.0  # for which energy is measured: meters update slowly
 LEAST_RUNS = 30  # timed after the warm-up, however slow the network is
 
 
@@ -164,7 +165,7 @@ def measure_costs(module: nn.Module, example: Tensor, channels_last: bool = Fals
             low, median, high = statistics.quantiles(times, n=4)
             latency[str(batch)] = {"median": median, "low": low, "high": high, "runs": len(times)}
             if meter is not None:
-                repeats = max(10, round(1 / median))  # about a second: meters update slowly
+                repeats = max(10, round(METER_SECONDS / median))
                 energy[str(batch)] = meter.measure(module, x, repeats) / (repeats * batch)
     return {
         "machine": name_processor(example.device),
