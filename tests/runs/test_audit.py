@@ -5,15 +5,15 @@ import shutil
 
 import pytest
 import torch
-from models import chain, tasks
+from helpers import teach
+from models import VECTOR, chain, tasks
 
 from spacecl import EWC, HAT, SPACE, STL, Learner, PackNet, Recipe, StoreError, Task, store
-from spacecl.cli.inspect import describe_forecast
+from spacecl.cli.inspect import _forecast
 from spacecl.cli.main import main
 from spacecl.runs.audit import forecast, inspect
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*too few samples.*", "ignore:.*finds no free channel.*")
-VECTOR = torch.zeros(1, 6)
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_a_run_that_nobody_touched_is_what_was_committed(digits_run, capsys):
     assert [task["digest"] for task in report["tasks"]] == [task["digest"] for task in result]
     assert [task["accuracy"] for task in report["tasks"]] == [task["accuracy"] for task in result]
     assert main(["verify", str(digits_run)]) == 0
-    assert "All 2 tasks are as committed." in capsys.readouterr().out
+    assert "All 2 tasks are what was committed." in capsys.readouterr().out
 
 
 def test_one_bit_of_a_weight_in_common_is_found_though_every_checksum_is_right(run, capsys):
@@ -62,14 +62,15 @@ def test_one_bit_of_a_weight_in_common_is_found_though_every_checksum_is_right(r
 
 def test_another_head_with_a_matching_digest_is_found_by_the_runs_own_record(run, capsys):
     """Somebody may rewrite network, digest and checksums, but result.json has the digest, too."""
-    learner = Learner.load(run / "model", _network(run))
 
-    def forge(body, files):
+    def change_head(body, files):
         files["task 1"]["head.bias"] += 1
-        learner.core.tasks[1].private["head.bias"].copy_(files["task 1"]["head.bias"])
-        body["tasks"][1]["digest"] = learner.core.digest(1)
 
-    rewrite_learner(run / "model", forge)
+    def change_digest(body, files):
+        body["tasks"][1]["digest"] = Learner.load(run / "model", _network(run), verify=False).digests()["digits-2"]
+
+    rewrite_learner(run / "model", change_head)
+    rewrite_learner(run / "model", change_digest)
     code, report = verify_run(run, capsys)
     assert code == 1
     assert report["tasks"][0]["problem"] is None
@@ -212,26 +213,18 @@ def test_inspect_reports_tasks_capacity_and_how_many_will_fit(digits_run, capsys
     layer = report["forecast"]["layer"]
     assert report["forecast"]["tasks"] == report["layers"][layer]["free"] // report["layers"][layer]["last"]
     assert main(["inspect", str(digits_run)]) == 0
-    assert "like the last one fit" in capsys.readouterr().out
-
-
-def teach_method(method, count=2):
-    torch.manual_seed(0)
-    learner = Learner(chain(), method, example_input=VECTOR)
-    for number, data in enumerate(tasks(VECTOR, count)):
-        learner.learn(Task(str(number), data), Recipe(epochs=2))
-    return learner
+    assert "more like the last fit" in capsys.readouterr().out
 
 
 def test_the_forecast_counts_what_the_method_divides_between_tasks():
-    packed = teach_method(PackNet())
+    packed = teach(method=PackNet())
     counts = packed.capacity["0"]
     assert counts["of"] == 12 * 6 + 12, "weights and biases of a layer together"
     assert 0 < counts["last"] < counts["taken"] < counts["of"]
-    assert teach_method(HAT()).capacity["0"]["of"] == 12
+    assert teach(method=HAT()).capacity["0"]["of"] == 12
     for method in (EWC(), STL()):
-        assert teach_method(method).capacity == {}
-        assert inspect(teach_method(method))["forecast"]["tasks"] is None
+        assert teach(method=method).capacity == {}
+        assert inspect(teach(method=method))["forecast"]["tasks"] is None
 
 
 @pytest.mark.parametrize("method", [SPACE(variance=0.7), PackNet()])
@@ -249,12 +242,13 @@ def test_what_the_last_of_three_tasks_took_is_what_was_free_before_it(method):
 def test_a_first_task_that_uses_everything_leaves_no_capacity():
     torch.manual_seed(0)
     learner = Learner(chain(), SPACE(variance=1.0), example_input=VECTOR)
-    assert describe_forecast(inspect(learner)) == "No task has been learned yet."
+    assert _forecast(inspect(learner)) == "No task has been learned yet."
     learner.learn(Task("all", tasks(VECTOR, 1)[0]), Recipe(epochs=2))
     assert learner.capacity == {"0": {"of": 12, "taken": 12, "last": 12}, "2": {"of": 10, "taken": 10, "last": 10}}
-    assert describe_forecast(inspect(learner)).startswith("No more task like the last one fits: layer 0 has 0 free")
+    assert _forecast(inspect(learner)).startswith("No task more like the last fits: layer 0 has 0 free")
 
 
 def test_a_full_layer_leaves_no_capacity_for_a_task_like_the_last():
-    assert forecast({"a": {"free": 0, "last": 2}, "b": {"free": 9, "last": 3}}) == {"tasks": 0, "layer": "a", "full": ["a"]}
-    assert forecast({"a": {"free": 5, "last": 0}}) == {"tasks": None, "layer": None, "full": []}
+    a, b = {"of": 8, "taken": 8, "last": 2, "free": 0}, {"of": 12, "taken": 3, "last": 3, "free": 9}
+    assert forecast({"a": a, "b": b}) == {"tasks": 0, "layer": "a", "full": ["a"]}
+    assert forecast({"a": {"of": 8, "taken": 3, "last": 0, "free": 5}}) == {"tasks": None, "layer": None, "full": []}
