@@ -9,7 +9,7 @@ from helpers import teach
 from models import VECTOR, chain, tasks
 
 from spacecl import EWC, HAT, SPACE, STL, Learner, PackNet, Recipe, StoreError, Task, store
-from spacecl.cli.inspect import _forecast
+from spacecl.cli.inspect import describe_forecast
 from spacecl.cli.main import main
 from spacecl.runs.audit import forecast, inspect
 
@@ -44,7 +44,7 @@ def test_a_run_that_nobody_touched_is_what_was_committed(digits_run, capsys):
     assert [task["digest"] for task in report["tasks"]] == [task["digest"] for task in result]
     assert [task["accuracy"] for task in report["tasks"]] == [task["accuracy"] for task in result]
     assert main(["verify", str(digits_run)]) == 0
-    assert "All 2 tasks are what was committed." in capsys.readouterr().out
+    assert "All 2 tasks are as committed." in capsys.readouterr().out
 
 
 def test_one_bit_of_a_weight_in_common_is_found_though_every_checksum_is_right(run, capsys):
@@ -174,16 +174,16 @@ def test_a_learner_is_reloaded_and_verified_and_keeps_networks_that_have_not_cha
     served.logits(x, "one")
     learner.learn(Task("two", data[1]), Recipe(epochs=2))
     learner.save(tmp_path)
-    report = served.reload(tmp_path)
-    assert (served.tasks, report.tasks) == (("one",), ("one", "two"))
-    assert report._state.networks["one"] is served._state.networks["one"]
-    assert torch.equal(report.logits(x, "two"), learner.logits(x, "two"))
+    reloaded = served.reload(tmp_path)
+    assert (served.tasks, reloaded.tasks) == (("one",), ("one", "two"))
+    assert reloaded._state.networks["one"] is served._state.networks["one"]
+    assert torch.equal(reloaded.logits(x, "two"), learner.logits(x, "two"))
     other = Learner(chain(), SPACE(variance=0.7), example_input=VECTOR)
     other.learn(Task("one", data[1]), Recipe(epochs=2))
     other.save(tmp_path / "other")
     assert torch.equal(served.reload(tmp_path / "other").logits(x, "one"), other.logits(x, "one")), "the same name only"
     rewrite_learner(tmp_path, lambda body, files: files["task 1"]["4.bias"].add_(1))
-    with pytest.raises(StoreError, match="are not those of their commit: two"):
+    with pytest.raises(StoreError, match="have changed since their commit: two"):
         served.reload(tmp_path)
 
 
@@ -213,7 +213,7 @@ def test_inspect_reports_tasks_capacity_and_how_many_will_fit(digits_run, capsys
     layer = report["forecast"]["layer"]
     assert report["forecast"]["tasks"] == report["layers"][layer]["free"] // report["layers"][layer]["last"]
     assert main(["inspect", str(digits_run)]) == 0
-    assert "more like the last fit" in capsys.readouterr().out
+    assert "like the last one fit" in capsys.readouterr().out
 
 
 def test_the_forecast_counts_what_the_method_divides_between_tasks():
@@ -242,10 +242,10 @@ def test_what_the_last_of_three_tasks_took_is_what_was_free_before_it(method):
 def test_a_first_task_that_uses_everything_leaves_no_capacity():
     torch.manual_seed(0)
     learner = Learner(chain(), SPACE(variance=1.0), example_input=VECTOR)
-    assert _forecast(inspect(learner)) == "No task has been learned yet."
+    assert describe_forecast(inspect(learner)) == "No task has been learned yet."
     learner.learn(Task("all", tasks(VECTOR, 1)[0]), Recipe(epochs=2))
     assert learner.capacity == {"0": {"of": 12, "taken": 12, "last": 12}, "2": {"of": 10, "taken": 10, "last": 10}}
-    assert _forecast(inspect(learner)).startswith("No task more like the last fits: layer 0 has 0 free")
+    assert describe_forecast(inspect(learner)).startswith("No more task like the last one fits: layer 0 has 0 free")
 
 
 def test_a_full_layer_leaves_no_capacity_for_a_task_like_the_last():

@@ -17,7 +17,7 @@ from helpers import ROOT, run_spacecl
 
 from spacecl import ConfigError
 from spacecl.cli import main as cli
-from spacecl.cli.options import given_settings
+from spacecl.cli.options import collect_settings
 from spacecl.runs import executors, measure_run, run, sweep, sweep_plan, worker
 from spacecl.runs.config import Config, get_methods
 from spacecl.runs.costs import measure_costs
@@ -32,8 +32,8 @@ def quiet(text):
 
 def plan(tmp_path, *arguments):
     """The settings of every run that a command would make, by its folder."""
-    options = cli.parser().parse_args(["compare", "permuted-digits", "--out", str(tmp_path), *arguments])
-    settings = given_settings(options)
+    options = cli.build_parser().parse_args(["compare", "permuted-digits", "--out", str(tmp_path), *arguments])
+    settings = collect_settings(options)
     if options.preset:
         arms = sweep_plan.make_preset_arms(options.preset, settings)
     else:
@@ -60,7 +60,7 @@ def test_wrong_settings_are_reported_at_once_for_all_methods_and_nothing_is_writ
     with pytest.raises(ConfigError) as error:
         plan(tmp_path / "a", "--methods", "ewc,space", "--set", "ewc.strenght=1", "--set", "space.variance=3", "--epochs", "0")
     text = str(error.value)
-    assert "options.strenght is no setting; did you mean options.strength?" in text
+    assert "options.strenght is not a setting (did you mean options.strength?)" in text
     assert "variance=3" in text
     assert "ewc: " in text
     assert "space: " in text
@@ -425,11 +425,11 @@ def test_ray_that_is_not_installed_names_the_extra(monkeypatch):
 
 def test_resume_needs_a_folder_with_runs_and_nothing_else(tmp_path, capsys):
     for arguments, match in (
-        (["--resume"], "say which with --out"),
+        (["--resume"], "--resume needs the folder"),
         (["--resume", "--out", str(tmp_path / "none")], "holds no runs to resume"),
         (["--resume", "--out", str(tmp_path), "--epochs", "3"], "--resume takes all settings from the folder"),
         (["--resume", "--out", str(tmp_path), "--seeds", "3"], "--resume takes all settings from the folder"),
-        ([], "Which benchmark"),
+        ([], "Name a benchmark"),
     ):
         assert cli.main(["compare", *arguments]) == 1
         assert match in capsys.readouterr().err

@@ -313,5 +313,5 @@ def test_the_command_is_interrupted_and_resumed(tmp_path, monkeypatch, capsys):
     assert main(["run", "--resume", "--out", "r", "--quiet", "--no-measure"]) == 0
     out = capsys.readouterr().out
     assert re.search(r"2/2 +digits-2 +test +[\d.]+%", out)
-    assert "r/result.json has all of it" in out
+    assert "All results are in r/result.json" in out
     assert len(json.loads((tmp_path / "r" / "environment.json").read_text())) == 2

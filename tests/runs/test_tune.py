@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from pydantic import TypeAdapter
 
 from spacecl import ConfigError
 from spacecl.cli import main as cli
@@ -36,6 +37,7 @@ def test_the_best_on_validation_data_is_chosen_and_the_budget_recorded(tmp_path)
     over = {"train.lr": [1e-7, 3e-3], "options.strength": [1, 10]}
     result = tune.tune(GIVEN | {"train": {"epochs": 3, "retrain_epochs": 0}}, over, tmp_path, print_line=quiet)
     assert result == json.loads((tmp_path / "tune.json").read_text())
+    TypeAdapter(tune.TuneResult).validate_python(result, strict=True)
     assert [row["values"] for row in result["candidates"]] == [
         {"train.lr": lr, "options.strength": s} for lr in (1e-7, 3e-3) for s in (1, 10)
     ]
@@ -103,7 +105,7 @@ def test_the_command_shows_a_table_and_how_to_use_the_best(tmp_path, capsys):
     assert cli.main(["tune", *common, "--over", "strength=1,100", "--out", out]) == 0
     printed = capsys.readouterr().out
     assert "Cost: 2 runs, 8 epochs" in printed
-    assert "To use the best: spacecl run permuted-digits --method ewc --tasks 2 --limit 20" in printed
+    assert "To run the best one: spacecl run permuted-digits --method ewc --tasks 2 --limit 20" in printed
     assert "--quiet --set options.strength=" in printed
     settings = ["--set", "train.optimizer=sgd", "--over", "train.lr=1e9", "--out", str(tmp_path / "b")]
     assert cli.main(["tune", *common, *settings]) == 1

@@ -56,6 +56,7 @@ class Failed:
 
 
 Event = Started | Progress | Finished | Failed
+AnyEvent = Annotated[Event, Field(discriminator="kind")]  # for validation
 
 
 def write_event(folder: Path, event: Event) -> None:
@@ -69,7 +70,7 @@ def read_events(folder: Path) -> list[Event]:
     There are none where no comparison has started the run, and none in a damaged file: results do not depend on them.
     """
     try:
-        return read_json_lines(folder / EVENTS, Annotated[Event, Field(discriminator="kind")])[0]
+        return read_json_lines(folder / EVENTS, AnyEvent)[0]
     except StoreError:
         return []
 

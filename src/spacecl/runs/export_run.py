@@ -63,6 +63,12 @@ class ExportedTask(TypedDict):
     not_measured: NotRequired[str | None]  # why accuracy is unknown
 
 
+class ExportIndex(TypedDict):
+    """index.json in a folder with the networks of all tasks of a run."""
+
+    tasks: list[ExportedTask]
+
+
 def export_run(
     run: OpenRun,
     tasks: Sequence[str] | None,

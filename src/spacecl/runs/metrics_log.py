@@ -38,6 +38,7 @@ class TestRow(TypedDict):
 
 
 Row = EpochRow | TestRow
+AnyRow = Annotated[Row, Field(discriminator="kind")]  # for validation
 Key = tuple[str | int, ...]  # one row of the journal
 
 
@@ -86,7 +87,7 @@ def read_rows(file: Path) -> tuple[list[Row], int]:
 
     Any other damage is reported, and the file is left as it is: a row that is dropped may be one that cannot be repeated.
     """
-    return read_json_lines(file, Annotated[Row, Field(discriminator="kind")], REMEDY)
+    return read_json_lines(file, AnyRow, REMEDY)
 
 
 def _make_key(row: Row) -> Key:
