@@ -21,7 +21,7 @@ def test_the_index_has_an_entry_of_the_documented_type_for_every_task(digits_run
         assert (len(data), hashlib.sha256(data).hexdigest()) == (entry["bytes"], entry["sha256"])
     assert lines[-1] == f"{tmp_path / 'index.json'} lists them."
     (tmp_path / "index.json").write_text('{"tasks": [{"task": "digits-1"}]}')
-    with pytest.raises(StoreError, match="tasks.0.digest is missing"):
+    with pytest.raises(StoreError, match=r"tasks\.0\.digest is missing"):
         read_document(tmp_path / "index.json", ExportIndex)
 
 
