@@ -146,7 +146,7 @@ class ByNumber(nn.Module):
 
 
 def test_channels_taken_by_number_stay_whole():
-    with pytest.warns(SpaceWarning, match=r"first: taken by number \(test_channels.py"):
+    with pytest.warns(SpaceWarning, match=r"first: selected by number \(test_channels.py"):
         assert groups(ByNumber()) == {("second",): 4}
 
 
@@ -160,7 +160,7 @@ class OverChannels(nn.Module):
 
 
 def test_channels_that_are_averaged_stay_whole():
-    with pytest.warns(SpaceWarning, match="first: summarised over channels"):
+    with pytest.warns(SpaceWarning, match="first: reduced over channels"):
         assert groups(OverChannels(), torch.zeros(1, 6)) == {("second",): 7}
 
 
@@ -195,7 +195,7 @@ def test_a_model_that_cannot_be_served_is_refused_by_layer_and_line_and_advice_w
     text = str(error.value)
     assert "stem.2 (Conv2d): grouped convolution, groups=4 (test_channels.py, line" in text
     assert 'shared=["stem.2"]' in text
-    with pytest.raises(UnsupportedModelError, match="No layer of the model can take a width"):
+    with pytest.raises(UnsupportedModelError, match="No layer of the model can be pruned"):
         validate_model(Grouped(), IMAGE, shared=["stem.2"])
 
 
@@ -362,7 +362,7 @@ def test_the_door_sees_a_wrong_tie():
     keep = channels.all_units()
     keep[channels.groups[0].units[:3]] = False
     generator = torch.Generator().manual_seed(0)
-    assert _Probe(model, IMAGE, channels, generator).differs(keep) is None
+    assert _Probe(model, IMAGE, channels, generator).compare(keep) is None
     owner = channels.dims["conv2.weight"][1]
     owner[[0, 7]] = owner[[7, 0]]
-    assert "by their number" in _Probe(model, IMAGE, channels, generator).differs(keep)
+    assert "by their number" in _Probe(model, IMAGE, channels, generator).compare(keep)

@@ -307,7 +307,7 @@ def test_what_cannot_be_served_is_refused_clearly(name):
 
 
 def test_a_hard_coded_size_before_the_head_leaves_nothing_to_narrow():
-    with pytest.raises(UnsupportedModelError, match="No layer of the model can take a width"):
+    with pytest.raises(UnsupportedModelError, match="No layer of the model can be pruned"):
         validate_model(Written(lambda m, x: m.fc(m.a(x).view(-1, 10)), a=linear(), fc=linear(10, 3)), VECTOR)
 
 
