@@ -16,14 +16,14 @@ from ..data.pictures import decode_pictures, list_pictures
 from ..data.task import Source, Task
 from ..data.task_data import Data, prepare_data
 from ..errors import ConfigError, DataError, SpaceError
-from ..export.export import FORMATS, file_names, open_session, write_index
+from ..export.export import FORMATS, ExportInfo, file_names, open_session, write_index
 from ..learner import Learner
 from ..learning.record import TaskRecord
 from ..seeds import task_seed
 from .open_run import OpenRun
 
 CALIBRATION = 500  # inputs at most: ranges settle long before
-Entry = dict[str, Any]
+Entry = ExportInfo
 
 
 def deliver(
