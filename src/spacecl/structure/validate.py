@@ -241,11 +241,11 @@ class _Probe:
     def _run(self, tensors: Tensors, training: bool) -> Any:
         network = rebuild(self.module, tensors)
         network.train(training)
-        with torch.random.fork_rng(devices=[]), torch.no_grad(), _PlainNorms():
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), _AffineNorms():
             return network(self.input.clone())
 
 
-class _PlainNorms(TorchFunctionMode):
+class _AffineNorms(TorchFunctionMode):
     """Replaces norms over channels by their affine maps, because the norms themselves rightly differ with fewer channels."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
