@@ -20,7 +20,7 @@ from spacecl.runs.open_run import OpenRun
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*too few samples.*", "ignore:.*finds no free channel.*")
 QUICK = Recipe(epochs=2, batch_size=32, retrain_epochs=1)
-COMMON = ("chain", "mobilenet", "vision transformer", "text")  # most kinds of layers and inputs; the rest is slow
+COMMON = ("chain", "mobilenet", "text")  # most kinds of layers and inputs; the rest is slow
 
 
 def draw_rows(example, count):
@@ -35,6 +35,24 @@ def teach(model, example, shared=(), count=2):
     for number, data in enumerate(tasks(example, count)):
         learner.learn(Task(f"task {number}", data), QUICK)
     return learner
+
+
+CONVERTED = {}
+
+
+@pytest.fixture(autouse=True)
+def _convert_once(monkeypatch):
+    """Convert a network that several tests export to ONNX only once: nothing else here takes as long."""
+    convert = formats.WRITERS["onnx"]
+
+    def convert_once(network, probe, expected, about):
+        tensors = b"".join(tensor.numpy().tobytes() for tensor in network.state_dict().values())
+        key = (repr(network), tensors, json.dumps(about), str(formats._export_program))
+        if key not in CONVERTED:
+            CONVERTED[key] = convert(network, probe, expected, about)
+        return CONVERTED[key]
+
+    monkeypatch.setitem(formats.WRITERS, "onnx", convert_once)
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +89,8 @@ def test_files_have_the_subnets_weights_and_no_more(resnet, tmp_path):
     weights = 4 * sum(parameter.numel() for parameter in folded_small.parameters())
     layers = sum(1 for layer in small.modules() if not list(layer.children()))
     infos = {end: resnet.export("task 0", tmp_path / f"a.{end}") for end in ("onnx", "pt2", "safetensors")}
+    x = torch.randn(7, 3, 8, 8)
+    assert (open_session(tmp_path / "a.onnx")(x) - resnet.logits(x, "task 0")).abs().max() < 1e-4
     for end, info in infos.items():
         assert info["bytes"] == (tmp_path / f"a.{end}").stat().st_size
         assert info["parameters"] * 4 == weights

@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 import torch
 import torch.nn.functional as F
-from models import FAMILIES, IMAGE, ConvNet, DenseNet, ResNet, Shuffle, Twice, VisionTransformer
+from models import FAMILIES, IMAGE, ConvNet, ResNet, VisionTransformer
 from torch import nn
 
 from spacecl.errors import ConfigError, SpaceWarning, UnsupportedModelError
@@ -16,7 +16,11 @@ from spacecl.structure.validate import _AffineNorms, _Probe, check_narrowing, va
 
 
 def find_groups(model, example=IMAGE, **options):
-    return {group.layers: len(group.units) for group in validate_model(model, example, **options).channels.groups}
+    return sizes_of(validate_model(model, example, **options).channels)
+
+
+def sizes_of(channels):
+    return {group.layers: len(group.units) for group in channels.groups}
 
 
 def randomize(module):
@@ -70,7 +74,7 @@ def test_positions_gathered_and_scattered_back_are_the_same(family):
 
 
 def test_residual_sums_tie_the_layers_that_meet():
-    assert find_groups(ResNet()) == {
+    assert sizes_of(validated("resnet").channels) == {
         ("conv", "layers.0.conv2", "layers.1.conv2"): 6,
         ("layers.0.conv1",): 6,
         ("layers.1.conv1",): 6,
@@ -81,16 +85,21 @@ def test_residual_sums_tie_the_layers_that_meet():
 
 
 def test_the_papers_resnet18_has_twelve_groups():
-    assert len(find_groups(ResNet(base=40, stages=4), torch.zeros(1, 3, 32, 32))) == 12
+    assert len(trace(ResNet(base=40, stages=4).eval(), torch.zeros(1, 3, 32, 32)).groups) == 12
 
 
 def test_concatenated_layers_keep_widths_of_their_own():
-    assert find_groups(DenseNet()) == {("stem",): 6, ("layers.0.2",): 4, ("layers.1.2",): 4, ("layers.2.2",): 4}
+    assert sizes_of(validated("densenet").channels) == {
+        ("stem",): 6,
+        ("layers.0.2",): 4,
+        ("layers.1.2",): 4,
+        ("layers.2.2",): 4,
+    }
 
 
 def test_gates_and_depthwise_layers_follow_their_channels():
     blueprint = validated("mobilenet")
-    assert {g.layers: len(g.units) for g in blueprint.channels.groups} == {
+    assert sizes_of(blueprint.channels) == {
         ("stem.0", "project.0"): 6,
         ("expand.0", "gate.up"): 14,
         ("gate.down",): 4,
@@ -104,16 +113,16 @@ def test_gates_and_depthwise_layers_follow_their_channels():
 
 
 def test_a_shuffle_and_halves_tie_channels_lane_by_lane():
-    assert find_groups(Shuffle()) == {("left", "right"): 6, ("inner",): 4, ("branch",): 4, ("outer",): 7}
+    assert sizes_of(validated("shuffle").channels) == {("left", "right"): 6, ("inner",): 4, ("branch",): 4, ("outer",): 7}
 
 
 def test_a_layer_used_twice_ties_its_input_to_its_output():
-    assert find_groups(Twice()) == {("stem", "again"): 3, ("hidden",): 9}
+    assert sizes_of(validated("twice").channels) == {("stem", "again"): 3, ("hidden",): 9}
 
 
 def test_the_hidden_layers_of_a_transformer_are_narrowed_and_the_rest_shared():
     channels = validated("vision transformer").channels
-    assert {g.layers: len(g.units) for g in channels.groups} == {("blocks.0.fc1",): 32, ("blocks.1.fc1",): 32}
+    assert sizes_of(channels) == {("blocks.0.fc1",): 32, ("blocks.1.fc1",): 32}
     assert not any(channels.unprunable.values())
 
 
@@ -182,7 +191,7 @@ class SpatialGate(nn.Module):
 
 def test_one_channel_spread_over_many_does_not_tie_them():
     blueprint = validate_model(nn.Sequential(SpatialGate()), IMAGE, head="0.fc", shared=["0.gate"])
-    assert {g.layers: len(g.units) for g in blueprint.channels.groups} == {("0.conv",): 6}
+    assert sizes_of(blueprint.channels) == {("0.conv",): 6}
 
 
 class Grouped(nn.Module):
