@@ -9,6 +9,7 @@ from models import IMAGE, tasks
 from torch import nn
 
 from spacecl import SPACE, ConfigError, DataError, Learner, Recipe, Task, UnsupportedModelError
+from spacecl.learning.growth import grow
 from spacecl.structure.validate import validate_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*too few samples.*", "ignore:.*finds no free channel.*")
