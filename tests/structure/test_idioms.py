@@ -426,7 +426,7 @@ def test_iterable_datasets_and_rows_that_are_not_tasks_are_refused():
     learner = Learner(nn.Sequential(linear(), nn.ReLU(), linear(10, 3)), example_input=VECTOR)
     with pytest.raises(DataError, match="can only be iterated"):
         learner.learn(Task("one", Stream()), QUICK)
-    with pytest.raises(DataError, match=r"learn\(\) takes a Task"):
+    with pytest.raises(DataError, match=r"learn\(\) needs a Task"):
         learner.learn((torch.zeros(9, 6), torch.zeros(9)), QUICK)
     x, y = tasks(VECTOR, 1)[0]
     learner.learn(Task("one", (x, y)), QUICK)
