@@ -85,7 +85,7 @@ def _warn_squashed(channels: Channels) -> None:
     last = (channels.operations or ("",))[-1].partition("(")[0].strip("_")
     if last in _SQUASHING:
         warn_user(
-            f"The model ends in {last}(), but training needs the scores before it (logits): cross-entropy includes a softmax, "
+            f"The model ends in {last}(), but training takes the scores before it (logits): cross-entropy includes a softmax, "
             "and a second one slows learning and hides the network's confidence. Let forward() return the output of the "
             f"head, {channels.head!r}, as it is."
         )
