@@ -249,9 +249,9 @@ def test_a_learner_of_an_older_version_accepts_all_inputs_as_before(learner, tmp
     other.save(tmp_path)
     loaded = Learner.load(tmp_path, chain())
     x = torch.cat([torch.randn(5, 6), torch.full((1, 6), 99.0)])
-    found = loaded.identify(x)
-    assert None not in found.tasks
-    assert torch.equal(found.scores[:5], learner.identify(x).scores[:5])
+    identified = loaded.identify(x)
+    assert None not in identified.tasks
+    assert torch.equal(identified.scores[:5], learner.identify(x).scores[:5])
     assert bool(loaded.accepts(x, "task 0").all())
 
 
@@ -305,8 +305,8 @@ def test_scores_are_log_densities_of_a_mixture_of_students_t():
     query = torch.randn(30, 5) * 2
     signature = make_signature([(x, y, torch.zeros(400, 2))], classes=2)
     expected = naive(x, y, query)
-    found = score_features(query, signature, None).numpy() - float(signature["numbers"][1]) / 2
-    assert np.abs((found - found.mean()) - (expected - expected.mean())).max() < 1e-4, "up to a constant"
+    scores = score_features(query, signature, None).numpy() - float(signature["numbers"][1]) / 2
+    assert np.abs((scores - scores.mean()) - (expected - expected.mean())).max() < 1e-4, "up to a constant"
 
 
 def test_many_and_few_examples_of_the_same_inputs_are_about_equal():
@@ -328,11 +328,11 @@ def test_the_networks_energy_counts_in_deviations_from_the_usual():
 
 def test_many_features_count_as_fewer_independent_ones():
     x, y, query = torch.randn(400, 50) @ torch.randn(50, 50), torch.arange(400) % 2, 2 * torch.randn(30, 50)
-    found, expected = (
+    scores, expected = (
         score_features(query, make_signature([(x, y, torch.zeros(400, 2))], 2), None).numpy(),
         naive(x, y, query) / 2,
     )
-    assert np.abs((found - found.mean()) - (expected - expected.mean())).max() < 1e-3
+    assert np.abs((scores - scores.mean()) - (expected - expected.mean())).max() < 1e-3
 
 
 def test_the_number_of_classes_does_not_make_a_task_likelier():

@@ -167,7 +167,7 @@ SUPPORTED = {  # name: (model, example, options, groups that it should have)
         {},
         {("stem", "down"): 6, ("up",): 24},
     ),
-    "whole pixels scaled in forward": (
+    "integer pixels scaled in forward": (
         lambda: Custom(lambda m, x: m.fc(m.a(x.float() / 255).mean((2, 3))), a=conv(), fc=linear(8, 3)),
         torch.zeros(1, 3, 8, 8, dtype=torch.uint8),
         {},
