@@ -1,4 +1,4 @@
-"""Small models of every family that the learner serves, and some that it must refuse."""
+"""Small models of every supported family, and small tasks for them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class ResNet(nn.Module):
 
 
 class DenseNet(nn.Module):
-    """Every layer reads all before it."""
+    """Every layer reads all layers before it."""
 
     def __init__(self):
         super().__init__()
@@ -249,9 +249,9 @@ FAMILIES = {  # name -> (model, example input, shared layers)
 
 
 def tasks(example: Tensor, count: int = 3, examples: int = 90, seed: int = 0) -> list[tuple[Tensor, Tensor]]:
-    """Small tasks that can be learned: labels follow a random direction of each task's own."""
+    """Small tasks that can be learned: the labels of each follow its own random direction."""
     generator = torch.Generator().manual_seed(seed)
-    found = []
+    result = []
     for _ in range(count):
         shape = (examples, *example.shape[1:])
         if example.is_floating_point():
@@ -260,5 +260,5 @@ def tasks(example: Tensor, count: int = 3, examples: int = 90, seed: int = 0) ->
         else:
             x = torch.randint(0, 20, shape, generator=generator)
             scores = torch.randn(20, 3, generator=generator)[x].sum(1)
-        found.append((x, scores.argmax(1)))
-    return found
+        result.append((x, scores.argmax(1)))
+    return result

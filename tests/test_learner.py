@@ -666,3 +666,30 @@ def test_a_learner_that_version_0_1_saved_is_loaded(tmp_path):
     assert loaded.method == learner.method
     assert loaded.records["task 1"].core_explained == learner.records["task 1"].core_explained != {}
     assert loaded.verify() == learner.verify()
+
+
+def test_a_checkpoint_of_version_0_1_is_resumed(tmp_path):
+    data = tasks(VECTOR, 1)[0]
+
+    def stop(row):
+        if row["epoch"] == 2:
+            raise KeyboardInterrupt
+
+    def begin():
+        torch.manual_seed(0)
+        return Learner(chain(), SPACE(variance=0.8), example_input=VECTOR)
+
+    with pytest.raises(KeyboardInterrupt):
+        begin().learn(Task("one", data), QUICK, checkpoint=tmp_path, on_epoch=stop)
+    body, files = store.load(tmp_path / "train", dict)
+    options = body["identity"]["method"]["options"]
+    options["offer"] = options.pop("trainable_fraction")
+    store.save(tmp_path / "train", body, files)
+    resumed, epochs = begin(), []
+    resumed.learn(Task("one", data), QUICK, checkpoint=tmp_path, on_epoch=epochs.append)
+    undisturbed = begin()
+    undisturbed.learn(Task("one", data), QUICK)
+    assert resumed.verify() == undisturbed.verify()
+    other = Learner(chain(), SPACE(variance=0.7), example_input=VECTOR)
+    with pytest.raises(spacecl.StoreError, match="holds a checkpoint of other work: method was"):
+        other.learn(Task("one", data), QUICK, checkpoint=tmp_path)

@@ -120,11 +120,11 @@ class Strided(Viewing):
 
 
 def test_a_model_that_computes_something_else_channels_last_is_not_trained_so():
-    from spacecl.structure.validate import _takes_channels_last
+    from spacecl.structure.validate import _supports_channels_last
 
-    assert not _takes_channels_last(Strided().eval(), IMAGE)
-    assert _takes_channels_last(ConvNet().eval(), IMAGE)
-    assert not _takes_channels_last(chain().eval(), torch.zeros(1, 6)), "it has nothing to gain"
+    assert not _supports_channels_last(Strided().eval(), IMAGE)
+    assert _supports_channels_last(ConvNet().eval(), IMAGE)
+    assert not _supports_channels_last(chain().eval(), torch.zeros(1, 6)), "it has nothing to gain"
 
 
 @pytest.mark.parametrize("family", ["convnet", "resnet", "densenet", "mobilenet", "norms", "twice"])

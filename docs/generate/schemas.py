@@ -18,7 +18,6 @@ from spacecl.learning.saved import SavedLearner
 from spacecl.options import describe_options
 from spacecl.runs.config import Config
 from spacecl.runs.events import AnyEvent
-from spacecl.runs.export_run import ExportIndex
 from spacecl.runs.metrics_log import AnyRow
 from spacecl.runs.result import Result
 from spacecl.runs.run_folder import TaskFacts
@@ -38,7 +37,6 @@ def make_schemas() -> dict[str, dict[str, Any]]:
         "events.schema.json": _describe("One line of events.jsonl: a report of the process of a run", AnyEvent),
         "result.schema.json": _describe("result.json: the outcome of a run", Result),
         "tune.schema.json": _describe("tune.json: the outcome of a search for settings", TuneResult),
-        "index.schema.json": _describe("index.json: the exported networks of a run", ExportIndex),
         "learner.schema.json": _describe_manifest("spacecl.json of a saved learner", SavedLearner),
         "checkpoint.schema.json": _describe_manifest("spacecl.json of a checkpoint", Checkpoint),
         "cache.schema.json": _describe("about.json of a decoded dataset in the cache", EntryDocument),

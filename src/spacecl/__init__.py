@@ -34,10 +34,13 @@ if TYPE_CHECKING:
     from .methods.space.method import SPACE
     from .methods.stl import STL
     from .methods.ucb import UCB
+    from .structure.layers import register_layer
+    from .structure.operation import Operation
+    from .structure.operators import register_operator
 
 __version__ = "0.1.0"
 
-_ROOMS = {
+_MODULES = {
     "compression": ("compress",),
     "errors": (
         "ConfigError",
@@ -65,9 +68,12 @@ _ROOMS = {
     "learning.recipe": ("Recipe",),
     "learning.record": ("TaskRecord",),
     "learning.method": ("Learned", "Method"),
+    "structure.layers": ("register_layer",),
+    "structure.operation": ("Operation",),
+    "structure.operators": ("register_operator",),
     "data.task": ("Task",),
 }
-_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "EWC",
@@ -87,6 +93,7 @@ __all__ = [
     "Learner",
     "LwF",
     "Method",
+    "Operation",
     "PackNet",
     "Recipe",
     "SpaceError",
@@ -98,14 +105,16 @@ __all__ = [
     "TrainingError",
     "UnsupportedModelError",
     "compress",
+    "register_layer",
+    "register_operator",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """Rooms are opened when first asked for, so that the command line answers before torch is loaded."""
-    if name not in _ROOM_OF:
+    """Import a module when one of its names is first used, so that the command line starts before torch is loaded."""
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_ROOM_OF[name]}", __name__), name)
+    return getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
 
 
 def __dir__() -> list[str]:

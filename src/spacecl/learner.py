@@ -43,6 +43,8 @@ from .validation import check_flag, check_path, file_errors, is_integer, show
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+    from .export.export import ExportInfo, NetworkInfo
+
 
 class Learner:
     """Teaches one network many tasks, one after another, without forgetting any.
@@ -402,7 +404,7 @@ class Learner:
         format: str | None = None,
         fold: bool = True,
         int8: Tensor | None = None,
-    ) -> dict[str, Any]:
+    ) -> ExportInfo:
         """Write a task's small network to a file for other programs, and return a description of it.
 
         `cats.onnx` runs in onnxruntime, `cats.pt2` is a `torch.export` program, `cats.safetensors` has plain weights with
@@ -417,7 +419,7 @@ class Learner:
             raise ConfigError(f"format={show(format)} must be the name of a format, as text.")
         state = self._state
         module, record = state.core.network(state.number(task)), state.records[task]
-        about = {
+        about: NetworkInfo = {
             "task": task,
             "classes": list(record.class_labels),
             "digest": record.digest,

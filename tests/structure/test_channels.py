@@ -1,58 +1,69 @@
 """Owner ids over every family of models: what is tied, what a narrowed network computes, what is refused."""
 
 import warnings
+from functools import cache
 
 import pytest
 import torch
 import torch.nn.functional as F
-from models import FAMILIES, IMAGE, ConvNet, DenseNet, MobileNet, ResNet, Shuffle, Twice, VisionTransformer
+from models import FAMILIES, IMAGE, ConvNet, ResNet, VisionTransformer
 from torch import nn
 
 from spacecl.errors import ConfigError, SpaceWarning, UnsupportedModelError
 from spacecl.structure.blueprint import named_tensors, rebuild
 from spacecl.structure.channels import trace
-from spacecl.structure.validate import _PlainNorms, _Probe, check_narrowing, validate_model
+from spacecl.structure.validate import _AffineNorms, _Probe, check_narrowing, validate_model
 
 
-def groups(model, example=IMAGE, **options):
-    return {group.layers: len(group.units) for group in validate_model(model, example, **options).channels.groups}
+def find_groups(model, example=IMAGE, **options):
+    return sizes_of(validate_model(model, example, **options).channels)
 
 
-def random_weights(module):
+def sizes_of(channels):
+    return {group.layers: len(group.units) for group in channels.groups}
+
+
+def randomize(module):
     for name, tensor in named_tensors(module).items():
         if tensor.is_floating_point():
             tensor.copy_(torch.rand_like(tensor) + 0.5 if name.endswith("running_var") else torch.randn_like(tensor) * 0.4)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("seed", range(3))
-def test_a_narrowed_network_computes_what_its_masked_twin_does(family, seed):
+@cache
+def validated(family):
+    """The blueprint of a family's model; tests that share it do not change it."""
     make, example, shared = FAMILIES[family]
-    torch.manual_seed(seed)
-    blueprint = validate_model(make(), example, shared=shared)
+    return validate_model(make(), example, shared=shared)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_narrowed_network_computes_what_the_masked_one_does(family):
+    blueprint, example = validated(family), FAMILIES[family][1]
     channels = blueprint.channels
     module = rebuild(blueprint.module, {}).double().eval()
-    random_weights(module)
-    tensors = named_tensors(module)
-    keep = torch.rand(channels.units) < 0.6
-    for group in channels.groups:
-        keep[group.units[torch.randint(len(group.units), (1,))]] = True
-    masked = {
-        name: tensor * channels.mask(name, keep) if tensor.is_floating_point() and not name.endswith("running_var") else tensor
-        for name, tensor in tensors.items()
-    }
-    x = torch.randn(4, *example.shape[1:]).double() if example.is_floating_point() else torch.randint(0, 20, (4, 7))
-    small = rebuild(module, channels.gather(tensors, keep)).eval()
-    with _PlainNorms():  # norms over channels rightly differ
-        torch.testing.assert_close(small(x), rebuild(module, masked).eval()(x), atol=1e-9, rtol=1e-9)
-    assert sum(p.numel() for p in small.parameters()) < sum(p.numel() for p in module.parameters())
+    for seed in range(3):
+        torch.manual_seed(seed)
+        randomize(module)
+        tensors = named_tensors(module)
+        keep = torch.rand(channels.units) < 0.6
+        for group in channels.groups:
+            keep[group.units[torch.randint(len(group.units), (1,))]] = True
+        masked = {
+            name: tensor * channels.mask(name, keep)
+            if tensor.is_floating_point() and not name.endswith("running_var")
+            else tensor
+            for name, tensor in tensors.items()
+        }
+        x = torch.randn(4, *example.shape[1:]).double() if example.is_floating_point() else torch.randint(0, 20, (4, 7))
+        small = rebuild(module, channels.gather(tensors, keep)).eval()
+        with _AffineNorms():  # norms over channels rightly differ
+            torch.testing.assert_close(small(x), rebuild(module, masked).eval()(x), atol=1e-9, rtol=1e-9)
+        assert sum(p.numel() for p in small.parameters()) < sum(p.numel() for p in module.parameters())
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_positions_gathered_and_scattered_back_are_the_same(family):
-    make, example, shared = FAMILIES[family]
-    blueprint = validate_model(make(), example, shared=shared)
-    channels, tensors = blueprint.channels, blueprint.tensors()
+    channels, tensors = validated(family).channels, validated(family).tensors()
     keep = torch.rand(channels.units) < 0.5
     small = channels.gather(tensors, keep)
     blank = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
@@ -63,7 +74,7 @@ def test_positions_gathered_and_scattered_back_are_the_same(family):
 
 
 def test_residual_sums_tie_the_layers_that_meet():
-    assert groups(ResNet()) == {
+    assert sizes_of(validated("resnet").channels) == {
         ("conv", "layers.0.conv2", "layers.1.conv2"): 6,
         ("layers.0.conv1",): 6,
         ("layers.1.conv1",): 6,
@@ -74,16 +85,21 @@ def test_residual_sums_tie_the_layers_that_meet():
 
 
 def test_the_papers_resnet18_has_twelve_groups():
-    assert len(groups(ResNet(base=40, stages=4), torch.zeros(1, 3, 32, 32))) == 12
+    assert len(trace(ResNet(base=40, stages=4).eval(), torch.zeros(1, 3, 32, 32)).groups) == 12
 
 
 def test_concatenated_layers_keep_widths_of_their_own():
-    assert groups(DenseNet()) == {("stem",): 6, ("layers.0.2",): 4, ("layers.1.2",): 4, ("layers.2.2",): 4}
+    assert sizes_of(validated("densenet").channels) == {
+        ("stem",): 6,
+        ("layers.0.2",): 4,
+        ("layers.1.2",): 4,
+        ("layers.2.2",): 4,
+    }
 
 
 def test_gates_and_depthwise_layers_follow_their_channels():
-    blueprint = validate_model(MobileNet(), IMAGE)
-    assert {g.layers: len(g.units) for g in blueprint.channels.groups} == {
+    blueprint = validated("mobilenet")
+    assert sizes_of(blueprint.channels) == {
         ("stem.0", "project.0"): 6,
         ("expand.0", "gate.up"): 14,
         ("gate.down",): 4,
@@ -97,26 +113,26 @@ def test_gates_and_depthwise_layers_follow_their_channels():
 
 
 def test_a_shuffle_and_halves_tie_channels_lane_by_lane():
-    assert groups(Shuffle()) == {("left", "right"): 6, ("inner",): 4, ("branch",): 4, ("outer",): 7}
+    assert sizes_of(validated("shuffle").channels) == {("left", "right"): 6, ("inner",): 4, ("branch",): 4, ("outer",): 7}
 
 
 def test_a_layer_used_twice_ties_its_input_to_its_output():
-    assert groups(Twice()) == {("stem", "again"): 3, ("hidden",): 9}
+    assert sizes_of(validated("twice").channels) == {("stem", "again"): 3, ("hidden",): 9}
 
 
 def test_the_hidden_layers_of_a_transformer_are_narrowed_and_the_rest_shared():
-    found = validate_model(VisionTransformer(), IMAGE, shared=["patch", "blocks.*.attn", "blocks.*.fc2"]).channels
-    assert {g.layers: len(g.units) for g in found.groups} == {("blocks.0.fc1",): 32, ("blocks.1.fc1",): 32}
-    assert not any(found.unprunable.values())
+    channels = validated("vision transformer").channels
+    assert sizes_of(channels) == {("blocks.0.fc1",): 32, ("blocks.1.fc1",): 32}
+    assert not any(channels.unprunable.values())
 
 
-def test_what_cannot_be_narrowed_stays_whole_with_a_warning_that_says_why():
+def test_a_layer_that_cannot_be_pruned_is_reported_with_the_reason():
     with pytest.warns(
         SpaceWarning, match=r"blocks.0.attn.qkv: mixed by scaled_dot_product_attention \(models.py, line \d+"
-    ) as seen:
-        found = groups(VisionTransformer())
-    assert found == {("blocks.0.fc1",): 32, ("blocks.1.fc1",): 32}
-    assert "patch: its code needs all channels (models.py, line" in str(seen[0].message)
+    ) as caught:
+        result = find_groups(VisionTransformer())
+    assert result == {("blocks.0.fc1",): 32, ("blocks.1.fc1",): 32}
+    assert "patch: its code needs all channels (models.py, line" in str(caught[0].message)
 
 
 class HardCoded(nn.Module):
@@ -128,12 +144,12 @@ class HardCoded(nn.Module):
         return self.fc(F.relu(self.second(F.relu(self.first(x)))).view(-1, 256))
 
 
-def test_a_hard_coded_size_pins_the_layer_that_feeds_it_and_no_other():
+def test_a_hard_coded_size_makes_only_the_layer_that_feeds_it_unprunable():
     with pytest.warns(SpaceWarning, match=r"second: its code needs all channels \(test_channels.py, line \d+\)"):
-        assert groups(HardCoded()) == {("first",): 5}
+        assert find_groups(HardCoded()) == {("first",): 5}
     with warnings.catch_warnings():
         warnings.simplefilter("error", SpaceWarning)
-        assert groups(HardCoded(), shared=["second"]) == {("first",): 5}
+        assert find_groups(HardCoded(), shared=["second"]) == {("first",): 5}
 
 
 class ByNumber(nn.Module):
@@ -145,9 +161,9 @@ class ByNumber(nn.Module):
         return self.fc(self.second(self.first(x)[:, 1:4]).mean((2, 3)))
 
 
-def test_channels_taken_by_number_stay_whole():
-    with pytest.warns(SpaceWarning, match=r"first: taken by number \(test_channels.py"):
-        assert groups(ByNumber()) == {("second",): 4}
+def test_channels_selected_by_number_are_unprunable():
+    with pytest.warns(SpaceWarning, match=r"first: selected by number \(test_channels.py"):
+        assert find_groups(ByNumber()) == {("second",): 4}
 
 
 class OverChannels(nn.Module):
@@ -159,9 +175,9 @@ class OverChannels(nn.Module):
         return self.fc(torch.cat([self.second(x), self.first(x).mean(1, keepdim=True)], 1))
 
 
-def test_channels_that_are_averaged_stay_whole():
-    with pytest.warns(SpaceWarning, match="first: summarised over channels"):
-        assert groups(OverChannels(), torch.zeros(1, 6)) == {("second",): 7}
+def test_channels_that_are_averaged_are_unprunable():
+    with pytest.warns(SpaceWarning, match="first: reduced over channels"):
+        assert find_groups(OverChannels(), torch.zeros(1, 6)) == {("second",): 7}
 
 
 class SpatialGate(nn.Module):
@@ -175,7 +191,7 @@ class SpatialGate(nn.Module):
 
 def test_one_channel_spread_over_many_does_not_tie_them():
     blueprint = validate_model(nn.Sequential(SpatialGate()), IMAGE, head="0.fc", shared=["0.gate"])
-    assert {g.layers: len(g.units) for g in blueprint.channels.groups} == {("0.conv",): 6}
+    assert sizes_of(blueprint.channels) == {("0.conv",): 6}
 
 
 class Grouped(nn.Module):
@@ -189,13 +205,13 @@ class Grouped(nn.Module):
         return self.fc(self.up(self.stem(x)).mean((2, 3)))
 
 
-def test_a_model_that_cannot_be_served_is_refused_by_layer_and_line_and_advice_works():
+def test_an_unsupported_model_is_refused_with_layer_and_line_and_the_advice_works():
     with pytest.raises(UnsupportedModelError) as error:
         validate_model(Grouped(), IMAGE)
     text = str(error.value)
     assert "stem.2 (Conv2d): grouped convolution, groups=4 (test_channels.py, line" in text
     assert 'shared=["stem.2"]' in text
-    with pytest.raises(UnsupportedModelError, match="No layer of the model can take a width"):
+    with pytest.raises(UnsupportedModelError, match="No layer of the model can be pruned"):
         validate_model(Grouped(), IMAGE, shared=["stem.2"])
 
 
@@ -208,7 +224,7 @@ class Dropping(nn.Module):
         return self.fc(F.dropout(self.hidden(x), 0.5))
 
 
-def test_dropout_that_never_stops_is_refused():
+def test_dropout_in_eval_mode_is_refused():
     with pytest.raises(UnsupportedModelError, match=r"random in eval mode too; pass training=self.training \(test_channels.py"):
         validate_model(Dropping(), torch.zeros(1, 6))
 
@@ -274,7 +290,7 @@ def _named_head():
     return model
 
 
-def test_a_head_that_is_not_there_is_named_with_those_that_are():
+def test_an_error_about_the_head_lists_the_possible_ones():
     with pytest.raises(ConfigError, match=r"head='classifier' cannot be the head: there is no such layer.*hidden, fc"):
         validate_model(_named_head(), torch.zeros(1, 6), head="classifier")
     with pytest.raises(ConfigError, match="it is a Conv2d"):
@@ -297,7 +313,7 @@ def test_the_users_model_is_not_changed():
 
 
 class Random(nn.Module):
-    """A random graph of convolutions, sums, concats and gates over a few feature maps of equal size."""
+    """A random graph of convolutions, sums, concatenations and gates over a few feature maps of equal size."""
 
     def __init__(self, seed: int):
         super().__init__()
@@ -347,22 +363,24 @@ class Random(nn.Module):
 WITH_CHANNELS = [seed for seed in range(40) if {"conv", "sum of own"} & {kind for kind, _, _ in Random(seed).plan}]
 
 
-@pytest.mark.parametrize("seed", WITH_CHANNELS)
-def test_random_graphs_pass_the_door_as_traced(seed):
-    """The ids alone are right: no group has to be pinned by trial."""
-    model = Random(seed).eval()
-    traced = trace(model, IMAGE, "fc")
-    assert check_narrowing(model, IMAGE, traced) is traced
+@pytest.mark.parametrize("seeds", [WITH_CHANNELS[:16], pytest.param(WITH_CHANNELS[16:], marks=pytest.mark.slow)], ids=len)
+def test_random_graphs_are_validated_as_traced(seeds):
+    """The ids alone are right: validation makes no group unprunable."""
+    for seed in seeds:
+        torch.manual_seed(0)
+        model = Random(seed).eval()
+        traced = trace(model, IMAGE, "fc")
+        assert check_narrowing(model, IMAGE, traced) is traced, seed
 
 
-def test_the_door_sees_a_wrong_tie():
-    """Proof that the comparison at the door can fail: with two units' owners swapped in one reader it does."""
+def test_validation_notices_a_wrong_tie():
+    """The comparison can fail: it does when two units' owners are swapped in one layer that reads them."""
     model = ConvNet().eval()
     channels = trace(model, IMAGE, "fc")
     keep = channels.all_units()
     keep[channels.groups[0].units[:3]] = False
     generator = torch.Generator().manual_seed(0)
-    assert _Probe(model, IMAGE, channels, generator).differs(keep) is None
+    assert _Probe(model, IMAGE, channels, generator).compare(keep) is None
     owner = channels.dims["conv2.weight"][1]
     owner[[0, 7]] = owner[[7, 0]]
-    assert "by their number" in _Probe(model, IMAGE, channels, generator).differs(keep)
+    assert "by their number" in _Probe(model, IMAGE, channels, generator).compare(keep)

@@ -1,1 +1,1 @@
-"""A task's network as a file for other programs."""
+"""Export of a task's network to a file for other programs."""

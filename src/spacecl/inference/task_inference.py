@@ -1,13 +1,13 @@
-"""Which task an input is like: what a committed task remembers of its inputs, and how well it explains others.
+"""Task inference: what a committed task remembers of its inputs, and how well it explains others.
 
-A task's signature is the distribution of a few fixed features of its own training inputs, the same for all tasks, so that
-likelihoods can be held against each other: class means and one covariance, with a Student t's heavy tails. To it comes how
-sure the task's own network is (its energy), in deviations from what is usual on its own data. docs/deploying.md has the
-other ways that were tried, and what each is worth.
+A task's *signature* is the distribution of a few fixed features of its own training inputs. The features are the same for all
+tasks, so that likelihoods can be compared: class means and one covariance, with the heavy tails of Student's t. To the
+likelihood comes the confidence of the task's own network (its energy), in standard deviations from the usual on its own
+data. docs/deploying.md has the alternatives that were tried, with their results.
 
-An input may belong to no task at all. Likelihood does not tell: a blank image is so smooth that it is as likely as a usual
-one. So a task also bounds how far its inputs lie from their class mean, in the few directions in which they vary most and
-in all directions together, by what is usual on its validation data.
+An input may belong to no task at all. Likelihood does not show it: a blank image is so smooth that it is as likely as a usual
+one. So a task also bounds how far its inputs are from their class mean, in the few directions in which they vary most and
+in all directions together. Both bounds are estimated on its validation data.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from torch import Tensor
 from ..errors import renamed
 from ..structure.channels import Tensors
 
-GRID = 4  # images are looked at in so many by so many parts
-FEATURES = 128  # of inputs that are no images, at most
-CLASSES = 32  # with more, one mean stands for all
-SAMPLES = 5000  # training examples that a signature rests on, at most
-_FAINT = 0.05  # below this, how strong an edge is matters little
-_FREEDOM = 12.0  # of Student's t: 4 to 30 are alike
-_SHRUNK = 0.05  # the least share of the identity in a covariance: tasks with few examples must stay in the running
-LEADING = 2  # directions of the most variance that are looked at by themselves
-LOST = 0.005  # share of a task's own inputs that each of its two bounds may take for unknown
-_INDEPENDENT = 25.0  # features depend on each other: so many of them count as one, or the answers were far too sure
+GRID = 4  # images are divided into GRID x GRID parts
+FEATURES = 128  # at most, of inputs that are not images
+CLASSES = 32  # with more classes, one mean is used for all
+SAMPLES = 5000  # training examples, at most, that a signature is computed from
+LEADING = 2  # directions of the most variance that are bounded separately
+REJECTION_RATE = 0.005  # share of a task's own inputs that each of its two bounds may reject
+_WEAK_EDGE = 0.05  # differences between edges weaker than this count little
+_DEGREES_OF_FREEDOM = 12.0  # of Student's t: results are similar from 4 to 30
+_MIN_SHRINKAGE = 0.05  # of a covariance towards the identity, so that tasks with few examples can compete
+_FEATURES_PER_INDEPENDENT = 25.0  # features depend on each other; without this, confidence would be far too high
 
 
 @dataclass(frozen=True)
 class Identified:
-    """The task of every row, by its name, or None where it belongs to none; and how much each task is to be believed.
+    """The inferred task of every row, or None where it belongs to no task, and the scores of all tasks.
 
     `scores` has a row for each input and a column for each task, and every row adds up to 1: it compares the tasks with each
     other, whether or not the row belongs to one of them.
@@ -62,9 +62,9 @@ class Identified:
 
 @dataclass(frozen=True)
 class Inferred:
-    """Labels without a task's name given: of every row the label, the task that it is a label of, and how sure that is.
+    """Predictions without a given task: the label of every row, the task it is a label of, and the confidence in that task.
 
-    A row that belongs to no task has the label -1, the task None and 0 for how sure it is.
+    A row that belongs to no task has the label -1, the task None and the confidence 0.
     """
 
     labels: Tensor
@@ -74,20 +74,72 @@ class Inferred:
     sure = renamed("sure", "confidence")
 
 
-def extract_features(x: Tensor) -> Tensor:
-    """Inputs as a few numbers each, in float64: of images colours and edges of every part, of others a projection.
+@dataclass(frozen=True)
+class Signature:
+    """The distribution of a task's features, and the usual energy of its network's logits."""
 
-    >>> features(torch.zeros(2, 3, 32, 32)).shape, features(torch.zeros(2, 784)).shape, features(torch.zeros(2, 9)).shape
-    (torch.Size([2, 112]), torch.Size([2, 128]), torch.Size([2, 9]))
+    means: Tensor  # (classes, features)
+    spread: Tensor  # (features,): the features' standard deviations around their class means
+    root: Tensor  # (features, features), lower triangular: it turns the covariance of the scaled features into the identity
+    volume: float  # log-determinant of the covariance
+    optimism: float  # how much better the training rows fit than new rows would, in log-density
+    energy_mean: float
+    energy_deviation: float
+    leading: Tensor | None = None  # (directions, features); None in learners of version 0.1
+    bounds: Tensor | None = None  # (2,): the largest outlier scores of inputs that the task accepts
+
+    def to_tensors(self) -> Tensors:
+        """The tensors that are stored. All but a few numbers are float32."""
+        lower = torch.tril_indices(len(self.root), len(self.root))
+        numbers = [self.volume, self.optimism, self.energy_mean, self.energy_deviation]
+        tensors = {
+            "means": self.means.float(),
+            "spread": self.spread.float(),
+            "root": self.root[lower[0], lower[1]].float(),
+            "numbers": torch.tensor(numbers, dtype=torch.float64),
+        }
+        if self.leading is not None:
+            tensors["leading"] = self.leading.float()
+        return tensors
+
+    @staticmethod
+    def from_tensors(tensors: Mapping[str, Tensor]) -> Signature:
+        """A signature from its stored tensors, in float64."""
+        size = len(tensors["spread"])
+        root = torch.zeros(size, size, dtype=torch.float64)
+        lower = torch.tril_indices(size, size)
+        root[lower[0], lower[1]] = tensors["root"].double()
+        volume, optimism, energy_mean, energy_deviation = tensors["numbers"].tolist()
+        return Signature(
+            means=tensors["means"].double(),
+            spread=tensors["spread"].double(),
+            root=root,
+            volume=volume,
+            optimism=optimism,
+            energy_mean=energy_mean,
+            energy_deviation=energy_deviation,
+            leading=tensors["leading"].double() if "leading" in tensors else None,
+            bounds=tensors.get("bounds"),
+        )
+
+
+def extract_features(x: Tensor) -> Tensor:
+    """Reduce inputs to a few numbers each, in float64: colours and edges of an image's parts, a projection of other inputs.
+
+    >>> for shape in ((2, 3, 32, 32), (2, 784), (2, 9)):
+    ...     print(extract_features(torch.zeros(shape)).shape)
+    torch.Size([2, 112])
+    torch.Size([2, 128])
+    torch.Size([2, 9])
     """
-    if not x.is_floating_point():  # tokens: how often each occurs
-        places = (x.flatten(1) % FEATURES).long()
-        ones = torch.ones(places.shape, dtype=torch.float64, device=x.device)
-        return torch.zeros(len(x), FEATURES, dtype=torch.float64, device=x.device).scatter_add(1, places, ones).sqrt()
+    if not x.is_floating_point():  # tokens: the root of how often each occurs
+        columns = (x.flatten(1) % FEATURES).long()
+        ones = torch.ones(columns.shape, dtype=torch.float64, device=x.device)
+        return torch.zeros(len(x), FEATURES, dtype=torch.float64, device=x.device).scatter_add(1, columns, ones).sqrt()
     if x.dim() == 4 and min(x.shape[2:]) > GRID:
         a, b, c, d = x[:, :, :-1, :-1], x[:, :, :-1, 1:], x[:, :, 1:, :-1], x[:, :, 1:, 1:]
         strengths = [(one - other).abs().mean(1, keepdim=True) for one, other in ((a, b), (a, c), (a, d), (b, c))]
-        edges = [(F.adaptive_avg_pool2d(strength, GRID) + _FAINT).log() for strength in strengths]
+        edges = [(F.adaptive_avg_pool2d(strength, GRID) + _WEAK_EDGE).log() for strength in strengths]
         return torch.cat([part.flatten(1) for part in (F.adaptive_avg_pool2d(x, GRID), *edges)], 1).double()
     x = x.flatten(1).double()
     if x.shape[1] <= FEATURES:
@@ -97,130 +149,140 @@ def extract_features(x: Tensor) -> Tensor:
 
 @lru_cache(maxsize=4)
 def _projection(size: int) -> Tensor:
-    """Directions at right angles, drawn at random and the same every time, (size, features)."""
-    drawn = torch.randn(size, FEATURES, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    return torch.linalg.qr(drawn)[0]
+    """Random orthogonal directions, the same every time, (size, features)."""
+    directions = torch.randn(size, FEATURES, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return torch.linalg.qr(directions)[0]
 
 
 def make_signature(examples: Iterable[tuple[Tensor, Tensor, Tensor]], classes: int) -> Tensors:
-    """What is to be remembered of a task's inputs: triples of inputs, labels and the task's own logits."""
-    found = [(extract_features(x), y, logits.double().logsumexp(1)) for x, y, logits in examples]
-    rows, labels, energy = (torch.cat([part[place].cpu() for part in found]) for place in range(3))
+    """Compute a task's signature from triples of inputs, labels and the logits of the task's network.
+
+    Returns the tensors to store; empty if the inputs are so large that no covariance is finite.
+    """
+    parts = [(extract_features(x), y, logits.double().logsumexp(1)) for x, y, logits in examples]
+    rows, labels, energy = (torch.cat([part[index].cpu() for part in parts]) for index in range(3))
     labels = labels.long() if classes <= CLASSES else torch.zeros_like(labels)
     present, labels = labels.unique(return_inverse=True)
     counts = torch.bincount(labels).double()
     means = torch.zeros(len(present), rows.shape[1], dtype=torch.float64).index_add(0, labels, rows) / counts[:, None]
-    apart, free = rows - means[labels], max(1, len(rows) - len(present))
-    spread = (apart.square().sum(0) / free).sqrt()
+    residuals, freedom = rows - means[labels], max(1, len(rows) - len(present))
+    spread = (residuals.square().sum(0) / freedom).sqrt()
     spread = spread.clamp(min=max(1e-6, 1e-3 * float(spread.max())))
-    apart = apart / spread
-    covariance, identity = apart.mT @ apart / free, torch.eye(rows.shape[1], dtype=torch.float64)
+    residuals = residuals / spread
+    covariance, identity = residuals.mT @ residuals / freedom, torch.eye(rows.shape[1], dtype=torch.float64)
     if not bool(torch.isfinite(covariance).all()):
-        return {}  # numbers beyond all bounds: no reason to lose a trained task
-    shrink = _shrinkage(apart, covariance)
+        return {}  # which is no reason to lose a trained task
+    shrinkage = _estimate_shrinkage(residuals, covariance)
     mean = covariance.diagonal().mean().clamp(min=1e-9)
-    shrunk = (1 - shrink) * covariance + shrink * mean * identity
-    root = torch.linalg.inv(torch.linalg.cholesky(shrunk))
-    variances, directions = torch.linalg.eigh(shrunk)  # in ascending order
+    covariance = (1 - shrinkage) * covariance + shrinkage * mean * identity
+    root = torch.linalg.inv(torch.linalg.cholesky(covariance))
+    variances, directions = torch.linalg.eigh(covariance)  # in ascending order
     leading = (directions / variances.clamp(min=1e-12).sqrt())[:, -LEADING:].mT  # (directions, features)
-    volume = float(2 * (spread.log().sum() - root.diagonal().log().sum()))
-    near = (apart @ root.mT).square().sum(1)
-    # The same distances if a row had no part in the means and the covariance: how much better its own rows fit than others.
-    weight = (1 - ((1 - shrink) * near / len(rows)).clamp(max=0.95)).reciprocal()
-    far = near * weight * (counts / (counts - 1).clamp(min=1))[labels].square()
-    flattered = float((_density(near, len(spread)) - _density(far, len(spread))).mean())
+    distances = (residuals @ root.mT).square().sum(1)
+    # The same distances if each row were left out of the means and the covariance. The difference is the optimism.
+    weight = (1 - ((1 - shrinkage) * distances / len(rows)).clamp(max=0.95)).reciprocal()
+    left_out = distances * weight * (counts / (counts - 1).clamp(min=1))[labels].square()
     deviation = float(energy.std()) if len(energy) > 1 else 0.0
-    lower = torch.tril_indices(len(root), len(root))
-    numbers = torch.tensor([volume, flattered, float(energy.mean()), max(deviation, 1e-6)], dtype=torch.float64)
-    kept = {"means": means.float(), "spread": spread.float(), "root": root[lower[0], lower[1]].float(), "numbers": numbers}
-    kept["leading"] = leading.float()
-    return kept if all(bool(torch.isfinite(tensor).all()) for tensor in kept.values()) else {}
+    tensors = Signature(
+        means=means,
+        spread=spread,
+        root=root,
+        volume=float(2 * (spread.log().sum() - root.diagonal().log().sum())),
+        optimism=float((_log_density(distances, len(spread)) - _log_density(left_out, len(spread))).mean()),
+        energy_mean=float(energy.mean()),
+        energy_deviation=max(deviation, 1e-6),
+        leading=leading,
+    ).to_tensors()
+    return tensors if all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values()) else {}
 
 
-def score_features(seen: Tensor, signed: Mapping[str, Tensor], logits: Tensor | None) -> Tensor:
-    """How well a task explains features, on a scale that all tasks share; with its logits, how sure its network is, too."""
-    size = len(signed["spread"])
-    volume, flattered, energy, deviation = signed["numbers"].tolist()
-    distances = _distances(seen, signed, _root(signed))
-    likely = (_density(distances, size) - volume / 2).logsumexp(1) - math.log(len(signed["means"]))
-    found = (likely + flattered / 2) / max(1.0, size / _INDEPENDENT)
-    return found if logits is None else found + (logits.double().logsumexp(1).cpu() - energy) / deviation
+def score_features(features: Tensor, signature: Mapping[str, Tensor], logits: Tensor | None) -> Tensor:
+    """Score how well a task explains features, on a scale that all tasks share.
+
+    With the logits of the task's network, its confidence counts, too.
+    """
+    task = Signature.from_tensors(signature)
+    size = len(task.spread)
+    log_densities = _log_density(_squared_distances(features, task, task.root), size) - task.volume / 2  # (rows, classes)
+    likelihood = log_densities.logsumexp(1) - math.log(len(task.means))
+    scores = (likelihood + task.optimism / 2) / max(1.0, size / _FEATURES_PER_INDEPENDENT)
+    if logits is None:
+        return scores
+    return scores + (logits.double().logsumexp(1).cpu() - task.energy_mean) / task.energy_deviation
 
 
-def find_signature_problems(signed: Mapping[str, Tensor], example: Tensor) -> list[str]:
-    """Why a signature, if there is one, cannot be that of inputs like an example, in words."""
-    if not signed:
+def find_signature_problems(signature: Mapping[str, Tensor], example: Tensor) -> list[str]:
+    """List why stored tensors cannot be a signature of inputs like an example. A task without a signature has no problem."""
+    if not signature:
         return []
     size = extract_features(example[:1]).shape[1]
     shapes = {"spread": (size,), "root": (size * (size + 1) // 2,)}
-    numbers, means = signed.get("numbers"), signed.get("means")
-    fits = all(name in signed and tuple(signed[name].shape) == shape for name, shape in shapes.items())
+    numbers, means = signature.get("numbers"), signature.get("means")
+    fits = all(name in signature and tuple(signature[name].shape) == shape for name, shape in shapes.items())
     fits &= numbers is not None and tuple(numbers.shape) == (4,)
     fits &= means is not None and means.dim() == 2 and len(means) >= 1 and means.shape[1] == size
-    fits &= ("leading" in signed) >= ("bounds" in signed)  # neither in learners of version 0.1
-    later = {"leading": (min(LEADING, size), size), "bounds": (2,)}
-    fits &= all(tuple(signed[name].shape) == shape for name, shape in later.items() if name in signed)
-    fits &= all(tensor.is_floating_point() and bool(torch.isfinite(tensor).all()) for tensor in signed.values())
+    fits &= ("leading" in signature) >= ("bounds" in signature)  # learners of version 0.1 have neither
+    optional = {"leading": (min(LEADING, size), size), "bounds": (2,)}
+    fits &= all(tuple(signature[name].shape) == shape for name, shape in optional.items() if name in signature)
+    fits &= all(tensor.is_floating_point() and bool(torch.isfinite(tensor).all()) for tensor in signature.values())
     return [] if fits else ["its signature does not fit the model's inputs"]
 
 
-def estimate_bounds(inputs: Iterable[Tensor], signed: Mapping[str, Tensor]) -> Tensors:
-    """How far nearly all of a task's own inputs lie from their class means, judged by its validation inputs."""
-    far = [_strangeness(extract_features(x), signed) for x in inputs if len(x)]
-    if not far or "leading" not in signed:
+def estimate_bounds(inputs: Iterable[Tensor], signature: Mapping[str, Tensor]) -> Tensors:
+    """Estimate from validation inputs how far nearly all of a task's inputs are from their class means.
+
+    Returns the tensor to add to the stored signature; nothing without inputs or from version 0.1.
+    """
+    if "leading" not in signature:
         return {}
-    found = torch.tensor([upper_level(column) for column in torch.cat(far).unbind(1)], dtype=torch.float64)
-    return {"bounds": found} if bool(torch.isfinite(found).all()) else {}
+    task = Signature.from_tensors(signature)
+    scores = [_score_outliers(extract_features(x), task) for x in inputs if len(x)]
+    if not scores:
+        return {}
+    bounds = torch.tensor([estimate_quantile(column) for column in torch.cat(scores).unbind(1)], dtype=torch.float64)
+    return {"bounds": bounds} if bool(torch.isfinite(bounds).all()) else {}
 
 
-def accept_features(seen: Tensor, signed: Mapping[str, Tensor]) -> Tensor:
-    """Which rows of features a task takes for its own; all of them, if it is of a version that kept no bounds."""
-    if "bounds" not in signed:
-        return torch.ones(len(seen), dtype=torch.bool)
-    return (_strangeness(seen, signed) <= signed["bounds"]).all(1)
+def accept_features(features: Tensor, signature: Mapping[str, Tensor]) -> Tensor:
+    """Whether each row of features may belong to a task; always, if its signature is of version 0.1 and has no bounds."""
+    if "bounds" not in signature:
+        return torch.ones(len(features), dtype=torch.bool)
+    return (_score_outliers(features, Signature.from_tensors(signature)) <= signature["bounds"]).all(1)
 
 
-def upper_level(values: Tensor, share: float = LOST) -> float:
-    """A level that a new value passes with probability `share`, judged by some values.
+def estimate_quantile(values: Tensor, share: float = REJECTION_RATE) -> float:
+    """Estimate the level that a new value exceeds with probability `share`.
 
-    Enough values say it themselves, by their rank. Of fewer, the level lies above the largest by what an exponential tail adds.
+    With enough values, it is one of them, by its rank. With fewer, it is above the largest, by as much as the tail of an
+    exponential distribution adds.
     """
     values = values.sort(descending=True).values
     rank = math.floor(share * (len(values) + 1))
     if rank:
         return float(values[rank - 1])
-    deviation = max(float(values.quantile(0.84) - values.quantile(0.5)), len(values) ** -0.5)  # which a few values cannot tell
+    deviation = max(float(values.quantile(0.84) - values.quantile(0.5)), len(values) ** -0.5)  # a few values may be too close
     return float(values[0]) + deviation * math.log(1 / (share * (len(values) + 1)))
 
 
-def _strangeness(seen: Tensor, signed: Mapping[str, Tensor]) -> Tensor:
-    """How far rows lie from the nearest class mean, in deviations, (rows, 2): in the leading directions, and in all."""
-    roots = signed["leading"].double(), _root(signed)
-    return torch.stack([(_distances(seen, signed, root).amin(1) / len(root)).sqrt() for root in roots], 1)
+def _score_outliers(features: Tensor, task: Signature) -> Tensor:
+    """Distances of rows from the nearest class mean, in deviations, (rows, 2): in the leading directions and in all."""
+    roots = [root for root in (task.leading, task.root) if root is not None]
+    return torch.stack([(_squared_distances(features, task, root).amin(1) / len(root)).sqrt() for root in roots], 1)
 
 
-def _root(signed: Mapping[str, Tensor]) -> Tensor:
-    """What makes the inputs' covariance the identity, (features, features), lower triangular."""
-    size = len(signed["spread"])
-    root = torch.zeros(size, size, dtype=torch.float64)
-    lower = torch.tril_indices(size, size)
-    root[lower[0], lower[1]] = signed["root"].double()
-    return root
+def _squared_distances(features: Tensor, task: Signature, root: Tensor) -> Tensor:
+    """Squared distances of rows from every class mean, (rows, classes), in the directions of `root`."""
+    return torch.cdist((features.double().cpu() / task.spread) @ root.mT, (task.means / task.spread) @ root.mT).square()
 
 
-def _distances(seen: Tensor, signed: Mapping[str, Tensor], root: Tensor) -> Tensor:
-    """Squared distances of rows from every class mean, (rows, classes), in the directions of a root of the covariance."""
-    spread = signed["spread"].double()
-    return torch.cdist((seen.double().cpu() / spread) @ root.mT, (signed["means"].double() / spread) @ root.mT).square()
-
-
-def _shrinkage(rows: Tensor, covariance: Tensor) -> float:
-    """The share of the identity in a covariance that Ledoit and Wolf (2004) ask for."""
-    away = (covariance - covariance.diagonal().mean() * torch.eye(len(covariance), dtype=covariance.dtype)).square().sum()
+def _estimate_shrinkage(rows: Tensor, covariance: Tensor) -> float:
+    """The share of the identity in a shrunk covariance, by Ledoit and Wolf (2004)."""
+    # Not sklearn's ledoit_wolf_shrinkage(): it divides the covariance by n, not by the degrees of freedom; up to 7 % off here.
+    distance = (covariance - covariance.diagonal().mean() * torch.eye(len(covariance), dtype=covariance.dtype)).square().sum()
     noise = (rows.square().sum(1).square().mean() - covariance.square().sum()) / len(rows)
-    return min(1.0, max(_SHRUNK, float(noise / away.clamp(min=1e-30))))
+    return min(1.0, max(_MIN_SHRINKAGE, float(noise / distance.clamp(min=1e-30))))
 
 
-def _density(distances: Tensor, size: int) -> Tensor:
-    """The logarithm of Student's t at squared distances, but for what all tasks share."""
-    return -(_FREEDOM + size) / 2 * torch.log1p(distances / (_FREEDOM - 2))
+def _log_density(distances: Tensor, size: int) -> Tensor:
+    """The log-density of Student's t at squared distances, without the constant that all tasks share."""
+    return -(_DEGREES_OF_FREEDOM + size) / 2 * torch.log1p(distances / (_DEGREES_OF_FREEDOM - 2))

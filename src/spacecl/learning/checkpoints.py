@@ -68,6 +68,7 @@ class Checkpointer:
 
     folder: Path
     identity: Mapping[str, Any]
+    renamed_options: Mapping[str, str] = field(default_factory=dict)  # of the method, from their names in older versions
     loaded: set[str] = field(default_factory=set)  # phases, each of which is loaded once
 
     def load(self, phase: str) -> tuple[PhaseState, Tensors] | None:
@@ -78,10 +79,9 @@ class Checkpointer:
         if not (self.folder / phase / store.MANIFEST).exists():
             return None
         body, files = store.load(self.folder / phase, Checkpoint)
+        saved = self._translate(body.identity)
         changes = [
-            f"{key} was {body.identity.get(key)} and is {value}"
-            for key, value in self.identity.items()
-            if body.identity.get(key) != value
+            f"{key} was {saved.get(key)} and is {value}" for key, value in self.identity.items() if saved.get(key) != value
         ]
         if changes:
             raise StoreError(
@@ -89,6 +89,14 @@ class Checkpointer:
                 "Remove the folder to start again, or resume with the settings that it was saved with."
             )
         return body.state, {f"{name}.{key}": tensor for name, file in files.items() for key, tensor in file.items()}
+
+    def _translate(self, identity: Mapping[str, Any]) -> dict[str, Any]:
+        """An identity that an older version may have saved, with the present names of the method's options."""
+        method = identity.get("method")
+        if not isinstance(method, dict) or not isinstance(method.get("options"), dict):
+            return dict(identity)
+        options = {self.renamed_options.get(name, name): value for name, value in method["options"].items()}
+        return {**identity, "method": {**method, "options": options}}
 
     def save(self, phase: str, state: PhaseState, files: Mapping[str, Tensors]) -> None:
         store.save(self.folder / phase, {"identity": dict(self.identity), "state": asdict(state)}, files)

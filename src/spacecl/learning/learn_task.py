@@ -104,7 +104,8 @@ def _make_checkpointer(
         **data,
         "model": state.core.channels.fingerprint(),
     }
-    return Checkpointer(folder, json.loads(json.dumps(identity)))
+    renamed = getattr(state.method, "renamed_options", {})
+    return Checkpointer(folder, json.loads(json.dumps(identity)), renamed)
 
 
 def describe_method(method: Method) -> dict[str, Any]:

@@ -5,68 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from typing_extensions import NotRequired, TypedDict
 
 from ..data.images import Preprocessing, preprocess
 from ..data.pictures import decode_pictures, list_pictures
 from ..data.task import Source, Task
 from ..data.task_data import Data, prepare_data
 from ..errors import ConfigError, DataError, SpaceError
-from ..export.export import FORMATS, file_names, open_session, write_index
+from ..export.export import FORMATS, ExportInfo, file_names, open_session, write_index
 from ..learner import Learner
 from ..learning.record import TaskRecord
 from ..seeds import task_seed
 from .open_run import OpenRun
 
 CALIBRATION = 500  # inputs at most: ranges settle long before
-
-
-class TensorSpec(TypedDict):
-    """The input or output of a network."""
-
-    name: str
-    dtype: str
-    shape: list[int | None]  # None: any number of rows
-
-
-class AccuracyChange(TypedDict):
-    """Test accuracy of a network before and after its weights became bytes."""
-
-    before: float
-    after: float
-
-
-class ExportedTask(TypedDict):
-    """The network of a task as a file; an entry of index.json."""
-
-    task: str
-    classes: list[str]
-    digest: str
-    widths: dict[str, int]
-    pictures: Preprocessing | None  # how pictures become inputs
-    input: TensorSpec
-    output: TensorSpec
-    folded: dict[str, str]  # batch norms, and the layers that they were folded into
-    parameters: int
-    int8: bool
-    format: str
-    file: str
-    bytes: int
-    sha256: str
-    calibrated: NotRequired[int]  # the number of inputs; this and the following only with int8
-    accuracy: NotRequired[AccuracyChange | None]
-    not_measured: NotRequired[str | None]  # why accuracy is unknown
-
-
-class ExportIndex(TypedDict):
-    """index.json in a folder with the networks of all tasks of a run."""
-
-    tasks: list[ExportedTask]
 
 
 def export_run(
@@ -79,7 +34,7 @@ def export_run(
     calibrate: str | None = None,
     data: str | os.PathLike[str] | None = None,
     print_line: Callable[[str], None] = print,
-) -> list[ExportedTask]:
+) -> list[ExportInfo]:
     """Export the networks of some tasks, or with `tasks=None` of all, with an index.json that lists them.
 
     With `calibrate` the weights and activations of ONNX files become bytes, with ranges found on these inputs: "train", a
@@ -103,7 +58,7 @@ def export_run(
     entries = []
     for name in names:
         inputs = None if calibrate is None else _load_calibration(calibrate, streams, learner, name)
-        entry: Any = learner.export(name, folder / files[name], format=format, fold=fold, int8=inputs)
+        entry = learner.export(name, folder / files[name], format=format, fold=fold, int8=inputs)
         if inputs is not None:
             entry |= {"calibrated": len(inputs), "accuracy": None, "not_measured": str(problem) if problem else None}
         if name in streams:

@@ -1,7 +1,6 @@
-"""A user's model as a blueprint: the same Python, with tensors of any width.
+"""A user's model as a blueprint: the same Python code, with tensors of any width.
 
-Every network here, full, narrowed or grown, is the blueprint's module with some dictionary of tensors in place of its
-own. This is the only room that knows layer types: what numbers a layer keeps beside its tensors, how it starts afresh.
+Every network in spacecl, full, narrowed or grown, is the blueprint's module with another dictionary of tensors.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 from ..errors import ConfigError
 from .channels import Channels, Tensors
 from .graph import module_of
-from .layers import _LAYERS
+from .layers import adapt_layer, can_initialize, initialize_layer
 
 
 @dataclass(frozen=True)
@@ -27,51 +26,51 @@ class Blueprint:
     example: Tensor
     shared: tuple[str, ...]
     channels: Channels
-    channels_last: bool = False  # whether it can be trained and asked in that memory format, the faster one on CPUs
+    channels_last: bool = False  # whether it runs in that memory format, the faster one on CPUs
 
     @property
     def head(self) -> str:
+        """The dotted name of the classifier, the model's last layer."""
         return self.channels.head
 
     @property
     def frozen(self) -> set[str]:
-        """Parameters that the user does not want trained."""
+        """Names of the parameters that the user has frozen."""
         return {name for name, parameter in self.module.named_parameters() if not parameter.requires_grad}
 
     def tensors(self) -> Tensors:
+        """The tensors of the model as the user passed it, by name."""
         return named_tensors(self.module)
 
     def extract_tensors(self, module: nn.Module) -> Tensors:
-        """The tensors of a trained network as the core keeps them: in the user's own precision, in main memory."""
-        given = self.tensors()
-        return {name: tensor.to("cpu", given[name].dtype, copy=True) for name, tensor in named_tensors(module).items()}
+        """Copy the tensors of a trained network as the core stores them: in the user's precision, in main memory."""
+        originals = self.tensors()
+        return {name: tensor.to("cpu", originals[name].dtype, copy=True) for name, tensor in named_tensors(module).items()}
 
     def build(self, tensors: Mapping[str, Tensor]) -> nn.Module:
-        """A network of its own with these tensors, in training mode."""
+        """Build a network with copies of these tensors, in training mode."""
         return rebuild(self.module, tensors)
 
     def draw_tensors(self, classes: int) -> Tensors:
-        """Tensors as a newly made model of the channels' shapes has them, drawn from torch's random generator.
+        """Draw the tensors of a new model of the channels' shapes, by torch's random generator.
 
-        What no layer knows how to draw, such as loose parameters and buffers, and what the user froze begins as given.
+        Loose parameters and buffers, which no layer can initialize, and what the user froze have the user's values.
         """
-        given = {name: repeat_to_shape(tensor, self.channels.shapes[name]) for name, tensor in self.tensors().items()}
+        originals = {name: repeat_to_shape(tensor, self.channels.shapes[name]) for name, tensor in self.tensors().items()}
         with torch.no_grad():
-            module = self.build(given)
+            module = self.build(originals)
             for layer in module.modules():
-                reset = getattr(layer, "reset_parameters", None)
-                if isinstance(layer, tuple(_LAYERS)) and callable(reset):
-                    reset()
-        found = named_tensors(module) | {name: given[name] for name in self.frozen}
-        return found | self.new_head(found, classes)
+                initialize_layer(layer)
+        tensors = named_tensors(module) | {name: originals[name] for name in self.frozen}
+        return tensors | self.new_head(tensors, classes)
 
     def redrawn_names(self) -> set[str]:
-        """Names of the tensors that `draw_tensors` draws, so that the given values do not matter after the first task."""
-        layers = {name for name, layer in self.module.named_modules() if isinstance(layer, tuple(_LAYERS))}
+        """Names of the tensors that `draw_tensors` draws; the user's values of these only matter for the first task."""
+        layers = {name for name, layer in self.module.named_modules() if can_initialize(layer)}
         return {name for name in self.tensors() if module_of(name) in layers} - self.frozen
 
     def new_head(self, tensors: Mapping[str, Tensor], classes: int) -> Tensors:
-        """Fresh tensors of a head for so many classes, on features as wide as in `tensors`."""
+        """Draw the tensors of a head for `classes` classes, on features as wide as in `tensors`."""
         old = tensors[f"{self.head}.weight"]
         layer = nn.Linear(old.shape[1], classes, bias=f"{self.head}.bias" in tensors, dtype=old.dtype)
         return {f"{self.head}.{name}": tensor.detach() for name, tensor in layer.named_parameters()}
@@ -86,7 +85,7 @@ def named_tensors(module: nn.Module) -> Tensors:
 
 
 def describe_unsupported(tensor: Tensor) -> str | None:
-    """The kind of a tensor that networks cannot read, or None for a plain one."""
+    """Describe a tensor that networks cannot read; None for a plain one."""
     if tensor.is_nested or tensor.layout != torch.strided:
         return f"{'nested' if tensor.is_nested else 'sparse'} ({tensor.layout})"
     if tensor.is_meta:
@@ -100,7 +99,10 @@ _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def random_inputs(example: Tensor, rows: int, generator: torch.Generator | None = None) -> Tensor:
-    """Random inputs of an example's shape and type, the same every time unless drawn by a generator; of tokens, its own."""
+    """Draw inputs of an example's shape and type, the same every time unless a generator is passed.
+
+    Integers, such as tokens, are copied from the example: others may be out of range.
+    """
     shape = (rows, *example.shape[1:])
     if not example.is_floating_point():
         return example[:1].expand(shape).clone()
@@ -108,7 +110,7 @@ def random_inputs(example: Tensor, rows: int, generator: torch.Generator | None 
 
 
 def rebuild(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
-    """A copy of a module with other tensors, the layers' numbers adapted to their shapes; its own are never copied."""
+    """Copy a module with other tensors, and adapt its layers to their shapes. Tensors that are missing stay as they are."""
     memo: dict[int, object] = {}
     for name, parameter in module.named_parameters():
         memo[id(parameter)] = nn.Parameter(tensors.get(name, parameter).detach().clone(), parameter.requires_grad)
@@ -116,31 +118,29 @@ def rebuild(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
         memo[id(buffer)] = tensors.get(name, buffer).detach().clone()
     result = copy.deepcopy(module, memo)
     for layer in result.modules():
-        for kind, adapt in _LAYERS.items():
-            if isinstance(layer, kind):
-                adapt(layer)
+        adapt_layer(layer)
     result.train()
     return result
 
 
 def check_head(model: nn.Module, head: str | None) -> None:
-    """A head that is named must be there, be linear, and have a weight of its own."""
+    """Raise an error unless the model has this head, it is linear, and no other layer shares its weight."""
     linear = [name for name, layer in model.named_modules() if isinstance(layer, nn.Linear)]
     if not linear:
         raise ConfigError("The model has no Linear layer to serve as its head. Let it end in a torch.nn.Linear.")
     if head is None:
         return
-    found = dict(model.named_modules()).get(head)
+    layer = dict(model.named_modules()).get(head)
     if head not in linear:
-        what = "there is no such layer" if found is None else f"it is a {type(found).__name__}"
-        raise ConfigError(f"head={head!r} cannot be the head: {what}. Name one of the Linear layers: {', '.join(linear)}.")
-    names = [n for n, p in model.named_parameters(remove_duplicate=False) if p is found.weight]  # type: ignore[union-attr]
+        problem = "there is no such layer" if layer is None else f"it is a {type(layer).__name__}"
+        raise ConfigError(f"head={head!r} cannot be the head: {problem}. Name one of the Linear layers: {', '.join(linear)}.")
+    names = [n for n, p in model.named_parameters(remove_duplicate=False) if p is layer.weight]  # type: ignore[union-attr]
     if len(names) > 1:
-        raise ConfigError(f"head={head!r} cannot be the head: its weight serves as {', '.join(names)}. Give it one of its own.")
+        raise ConfigError(f"head={head!r} cannot be the head: its weight is used as {', '.join(names)}. Give it its own.")
 
 
 def repeat_to_shape(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """A tensor's values over and over, where a dimension has grown."""
+    """Repeat a tensor's values along the dimensions that have grown."""
     for dim, size in enumerate(shape):
         if tensor.shape[dim] != size:
             tensor = tensor.index_select(dim, torch.arange(size) % tensor.shape[dim])

@@ -16,15 +16,15 @@ import torch
 from torch import Tensor, nn
 
 from .graph import layer_of, module_of
-from .operators import walk
-from .owners import NOBODY, Owners
+from .owners import NO_OWNER, Owners
+from .walk import find_owners
 
 Tensors = dict[str, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Units that the same layers own: one width."""
+    """Units that belong to the same layers, which therefore have one width."""
 
     layers: tuple[str, ...]
     units: Tensor  # (n,) in the order of the channels
@@ -32,12 +32,12 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """Where channels can be watched together: the input or the output of a layer that mixes channels."""
+    """Where channels can be observed together: the input or the output of a layer that mixes channels."""
 
     weight: str
     side: str  # "input" or "output"
     dim: int  # the channel dimension of the activation there
-    columns: Tensor  # (occurrences, units): where along `dim` each unit stands
+    columns: Tensor  # (occurrences, units): the indices along `dim` of each unit
     units: Tensor  # (units,)
 
     @property
@@ -49,14 +49,14 @@ class Place:
 class Channels:
     """Everything that is known about a model's channels. Immutable; see `trace`."""
 
-    dims: Mapping[str, tuple[Tensor | None, ...]]  # tensor -> per dimension the unit of each index, or NOBODY
+    dims: Mapping[str, tuple[Tensor | None, ...]]  # tensor -> per dimension the unit of each index, or NO_OWNER
     shapes: Mapping[str, tuple[int, ...]]
     groups: tuple[Group, ...]
-    layers: Mapping[str, Tensor]  # layer, in the order of use -> the unit of each output channel, or NOBODY
+    layers: Mapping[str, Tensor]  # layer, in order of use -> the unit of each output channel, or NO_OWNER
     readings: tuple[Place, ...]
     outputs: tuple[Place, ...]
     biases: Mapping[str, Sequence[str]]  # weight of a reading layer -> its bias, or biases where layers share the weight
-    weights: frozenset[str]  # of layers with output channels of their own
+    weights: frozenset[str]  # of layers that create output channels
     private: frozenset[str]  # tensors that every task has for itself: norms and the head
     unprunable: Mapping[str, str | None]  # layer that keeps its full width -> why; None if the user shared it
     operations: tuple[str, ...]
@@ -72,6 +72,7 @@ class Channels:
         return [name for name in self.shapes if name not in self.private]
 
     def is_head(self, name: str) -> bool:
+        """Whether a tensor belongs to the head."""
         return module_of(name) == self.head
 
     @property
@@ -84,11 +85,11 @@ class Channels:
         return torch.ones(self.units, dtype=torch.bool)
 
     def indices(self, name: str, keep: Tensor) -> list[Tensor | None]:
-        """For each dimension of a tensor the indices that stay, or None where all do."""
+        """For each dimension of a tensor, the indices that the network with these units has; None where it has all."""
         return [None if owner is None else ((owner < 0) | keep[owner]).nonzero()[:, 0] for owner in self.dims[name]]
 
     def narrowed_shape(self, name: str, keep: Tensor) -> tuple[int, ...]:
-        """The shape that a tensor has in the network that keeps these units."""
+        """The shape of a tensor in the network that keeps these units."""
         return tuple(size if index is None else len(index) for size, index in zip(self.shapes[name], self.indices(name, keep)))
 
     def gather(self, tensors: Mapping[str, Tensor], keep: Tensor) -> Tensors:
@@ -134,40 +135,42 @@ class Channels:
         return [layer for group in self.groups if bool(committed[group.units].all()) for layer in group.layers]
 
     def places(self, group: Group, side: str) -> Iterator[tuple[Place, Tensor]]:
-        """Where all of a group can be watched, with the indices of its units among the place's."""
+        """List where a whole group can be observed, with the indices of its units among the place's."""
         for place in self.readings if side == "input" else self.outputs:
             local = torch.isin(place.units, group.units).nonzero()[:, 0]
             if len(local) == len(group.units):
                 yield place, local
 
     def fingerprint(self) -> str:
-        """Differs where the tensors of two models, their shapes or their ties do."""
+        """A digest of the tensors' names, shapes and ties; two architectures have different ones."""
         digest = hashlib.sha256()
         for name, shape in sorted(self.shapes.items()):
             digest.update(f"{name}{shape}{[None if d is None else d.tolist() for d in self.dims[name]]}".encode())
         return digest.hexdigest()
 
-    def without(self, refused: Mapping[int, str]) -> Channels:
-        """The same channels with some groups, by number, whole for good."""
-        kept = [group for number, group in enumerate(self.groups) if number not in refused]
-        renumber = torch.full((self.units + 1,), NOBODY)  # the last entry serves NOBODY itself
-        for new, old in enumerate(torch.cat([group.units for group in kept]).tolist() if kept else []):
+    def without_groups(self, reasons: Mapping[int, str]) -> Channels:
+        """The same channels with some groups unprunable: number of the group -> the reason."""
+        groups = [group for number, group in enumerate(self.groups) if number not in reasons]
+        renumber = torch.full((self.units + 1,), NO_OWNER)  # the last entry serves NO_OWNER itself
+        for new, old in enumerate(torch.cat([group.units for group in groups]).tolist() if groups else []):
             renumber[old] = new
         unprunable = dict(self.unprunable)
-        for number, reason in refused.items():
+        for number, reason in reasons.items():
             unprunable |= dict.fromkeys(self.groups[number].layers, reason)
         return replace(
             self,
-            dims={name: tuple(None if d is None else _owned(renumber[d]) for d in dims) for name, dims in self.dims.items()},
-            groups=tuple(replace(group, units=renumber[group.units]) for group in kept),
+            dims={
+                name: tuple(None if d is None else _drop_empty(renumber[d]) for d in dims) for name, dims in self.dims.items()
+            },
+            groups=tuple(replace(group, units=renumber[group.units]) for group in groups),
             layers={layer: renumber[owner] for layer, owner in self.layers.items()},
-            readings=_renumbered(self.readings, renumber),
-            outputs=_renumbered(self.outputs, renumber),
+            readings=_renumber(self.readings, renumber),
+            outputs=_renumber(self.outputs, renumber),
             unprunable=unprunable,
         )
 
     def _grid(self, name: str, keep: Tensor) -> tuple[Tensor | slice, ...]:
-        """Indices that select a tensor's positions in one go."""
+        """Indices that select all of a tensor's positions at once."""
         indices = self.indices(name, keep)
         owned = [dim for dim, index in enumerate(indices) if index is not None]
         grid: list[Tensor | slice] = [slice(None)] * len(indices)
@@ -181,28 +184,28 @@ class Channels:
 
 
 def trace(model: nn.Module, example: Tensor, head: str | None = None, shared: Sequence[str] = ()) -> Channels:
-    """Find the channels of a model by owner ids. The model is not changed and not checked yet: see `door.admit`."""
-    owners = walk(model, example, head, shared)
+    """Find the channels of a model by owner ids. It is not checked whether they are right: see `validate_model`."""
+    owners = find_owners(model, example, head, shared)
     tensors = dict(model.named_parameters()) | dict(model.named_buffers())
     reasons: dict[int, str | None] = {}
-    for index, reason in owners.pins.items():
+    for index, reason in owners.unprunable.items():
         unit = int(owners.units[index])
-        reasons[unit] = reasons.get(unit, reason) and reason  # what the user shared needs no other reason
-    free, groups = _groups(owners, set(reasons))
+        reasons[unit] = reasons.get(unit, reason) and reason  # None, for what the user shared, counts most
+    free, groups = _form_groups(owners, set(reasons))
 
     def unit_of(ids: Tensor) -> Tensor:
-        flat = torch.where(ids >= 0, torch.from_numpy(free)[torch.from_numpy(owners.units)[ids.clamp(min=0)]], NOBODY)
+        flat = torch.where(ids >= 0, torch.from_numpy(free)[torch.from_numpy(owners.units)[ids.clamp(min=0)]], NO_OWNER)
         return flat.to(torch.int64)
 
-    dims = {name: tuple(None if d is None else unit_of(d) for d in found) for name, found in owners.dims.items()}
+    dims = {name: tuple(None if d is None else unit_of(d) for d in by_dim) for name, by_dim in owners.dims.items()}
     for name, ids in owners.elements.items():
         if name not in dims:
-            dims[name] = _by_dimension(unit_of(ids))
+            dims[name] = _find_dimension(unit_of(ids))
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    dims = {name: tuple(_owned(d) for d in dims.get(name, (None,) * len(shape))) for name, shape in shapes.items()}
+    dims = {name: tuple(_drop_empty(d) for d in dims.get(name, (None,) * len(shape))) for name, shape in shapes.items()}
 
     layers, unprunable = {}, {}
-    for weight, (start, stop) in owners.made.items():
+    for weight, (start, stop) in owners.outputs.items():
         if layer_of(weight) != owners.head:
             layers[layer_of(weight)] = unit_of(torch.arange(start, stop))
             units = owners.units[start:stop].tolist()
@@ -210,9 +213,9 @@ def trace(model: nn.Module, example: Tensor, head: str | None = None, shared: Se
                 why = next((reasons[unit] for unit in units if reasons.get(unit)), None)
                 tied = len(set(units)) < len(units) and not any(unit in reasons for unit in units)
                 unprunable[layer_of(weight)] = "all its channels are tied to each other" if tied else why
-    layers |= {layer_of(weight): unit_of(ids) for weight, ids in owners.followers.items()}
-    readings = [place for w, dim in owners.readers.items() for place in _places(w, "input", dim, dims[w][1])]
-    outputs = [place for w, dim in owners.readers.items() for place in _places(w, "output", dim, dims[w][0])]
+    layers |= {layer_of(weight): unit_of(ids) for weight, ids in owners.depthwise.items()}
+    readings = [place for w, dim in owners.input_dims.items() for place in _list_places(w, "input", dim, dims[w][1])]
+    outputs = [place for w, dim in owners.input_dims.items() for place in _list_places(w, "output", dim, dims[w][0])]
     in_head = {name for name in tensors if module_of(name) == owners.head}
     norm_modules = {module_of(name) for name in owners.norms} - {""}
     norms = {name for name in tensors if module_of(name) in norm_modules} | owners.norms
@@ -224,68 +227,70 @@ def trace(model: nn.Module, example: Tensor, head: str | None = None, shared: Se
         readings=tuple(readings),
         outputs=tuple(outputs),
         biases=owners.biases,
-        weights=frozenset(owners.made),
-        private=frozenset((norms - owners.made.keys()) | in_head),
+        weights=frozenset(owners.outputs),
+        private=frozenset((norms - owners.outputs.keys()) | in_head),
         unprunable=unprunable,
         operations=tuple(owners.operations),
         head=owners.head,
     )
 
 
-def _groups(owners: Owners, pinned: set[int]) -> tuple[np.ndarray, list[Group]]:
-    """Number the units that can be removed, and sort them into groups by the layers they belong to."""
-    members: dict[int, list[str]] = {}
-    for weight, (start, stop) in owners.made.items():
+def _form_groups(owners: Owners, unprunable: set[int]) -> tuple[np.ndarray, list[Group]]:
+    """Number the units that can be pruned, and sort them into groups by their layers."""
+    layers_of_unit: dict[int, list[str]] = {}
+    for weight, (start, stop) in owners.outputs.items():
         for unit in owners.units[start:stop].tolist():
-            members.setdefault(unit, []).append(layer_of(weight))
+            layers_of_unit.setdefault(unit, []).append(layer_of(weight))
     by_layers: dict[tuple[str, ...], list[int]] = {}
-    for unit, layers in members.items():
-        if unit not in pinned:
+    for unit, layers in layers_of_unit.items():
+        if unit not in unprunable:
             by_layers.setdefault(tuple(layers), []).append(unit)
-    free = np.full(int(owners.units.max(initial=-1)) + 1, NOBODY)
+    free = np.full(int(owners.units.max(initial=-1)) + 1, NO_OWNER)
     groups, next_unit = [], 0
     for names, units in by_layers.items():
-        if len(units) > 1:  # a group of one unit could only be kept
+        if len(units) > 1:  # a single unit could never be removed
             free[units] = np.arange(next_unit, next_unit + len(units))
             groups.append(Group(tuple(dict.fromkeys(names)), torch.arange(next_unit, next_unit + len(units))))
             next_unit += len(units)
     return free, groups
 
 
-def _by_dimension(units: Tensor) -> tuple[Tensor | None, ...]:
-    """Owners by dimension of a tensor whose elements' units vary along one dimension; along more, it stays whole.
+def _find_dimension(units: Tensor) -> tuple[Tensor | None, ...]:
+    """The units along the one dimension of a tensor in which they vary; none if they vary in several.
 
-    Elements that nobody owns, such as unused rows of a table of positions, have no say.
+    Elements without an owner, such as unused rows of a position embedding, do not count.
     """
     for dim in range(units.dim()):
         columns = units.movedim(dim, -1).reshape(-1, units.shape[dim])
         owner = columns.max(0).values
-        if bool(((columns == owner) | (columns == NOBODY)).all()) and len(torch.unique(owner)) > 1:
+        if bool(((columns == owner) | (columns == NO_OWNER)).all()) and len(torch.unique(owner)) > 1:
             return tuple(owner if d == dim else None for d in range(units.dim()))
     return (None,) * units.dim()
 
 
-def _owned(owner: Tensor | None) -> Tensor | None:
+def _drop_empty(owner: Tensor | None) -> Tensor | None:
+    """None instead of owners if no index has one."""
     return None if owner is None or bool((owner < 0).all()) else owner
 
 
-def _places(weight: str, side: str, dim: int, owner: Tensor | None) -> list[Place]:
-    """The places of a layer's input or output: one for all units that stand there equally often."""
+def _list_places(weight: str, side: str, dim: int, owner: Tensor | None) -> list[Place]:
+    """The places of a layer's input or output: one for all units that have the same number of indices there."""
     if owner is None:
         return []
     units, counts = torch.unique(owner[owner >= 0], return_counts=True)
     places = []
     for count in torch.unique(counts).tolist():
-        alike = units[counts == count]
-        columns = torch.stack([(owner == unit).nonzero()[:, 0] for unit in alike.tolist()], 1)
-        places.append(Place(weight, side, dim, columns, alike))
+        members = units[counts == count]
+        columns = torch.stack([(owner == unit).nonzero()[:, 0] for unit in members.tolist()], 1)
+        places.append(Place(weight, side, dim, columns, members))
     return places
 
 
-def _renumbered(places: Sequence[Place], renumber: Tensor) -> tuple[Place, ...]:
-    kept = []
+def _renumber(places: Sequence[Place], renumber: Tensor) -> tuple[Place, ...]:
+    """The places with units by their new numbers; units that have none, and places without units, are dropped."""
+    result = []
     for place in places:
-        left = renumber[place.units] >= 0
-        if bool(left.any()):
-            kept.append(replace(place, columns=place.columns[:, left], units=renumber[place.units[left]]))
-    return tuple(kept)
+        remaining = renumber[place.units] >= 0
+        if bool(remaining.any()):
+            result.append(replace(place, columns=place.columns[:, remaining], units=renumber[place.units[remaining]]))
+    return tuple(result)

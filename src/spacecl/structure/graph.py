@@ -1,4 +1,4 @@
-"""A model's exported graph, and where in the user's code each of its operations stands."""
+"""A model's exported graph, and the line of the user's code that each of its operations comes from."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ..errors import UnsupportedModelError, first_line
 
 
 def export_graph(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
-    """The model's graph on two copies of the first example, or an error that says where its Python gets in the way."""
+    """Export the model's graph on two copies of the first example; an error names the line of code that prevents it."""
     probe = example[:1].repeat(2, *[1] * (example.dim() - 1))
     try:
         with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what the exporter finds unusual is either served here or refused with a reason
-            return torch.export.export(copy.deepcopy(model), (probe,))  # what forward() stores in itself stays in the copy
+            warnings.simplefilter("ignore")  # whatever is unusual is either handled or refused with a reason
+            return torch.export.export(copy.deepcopy(model), (probe,))  # forward() may store activations in the module
     except Exception as error:
         raise UnsupportedModelError(
             f"The model cannot be traced with an input of shape {tuple(probe.shape)}: "
@@ -45,7 +45,7 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def layer_of(weight: str) -> str:
-    """The dotted name of the layer that a weight makes: `conv1` for `conv1.weight`; a loose parameter has its own name."""
+    """The dotted name of a weight's layer: `conv1` for `conv1.weight`. A loose parameter is its own layer."""
     return weight.removesuffix(".weight")
 
 
@@ -78,13 +78,13 @@ def source_of(node: Node) -> str:
 
 def source_of_exception(error: BaseException) -> str:
     """The last line of the user's forward() in an exception's traceback, as ` (model.py, line 31)`."""
-    found, trace = "", error.__traceback__
+    line, trace = "", error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code
         if code.co_name == "forward" and not _is_library(code.co_filename):
-            found = f" ({os.path.basename(code.co_filename)}, line {trace.tb_lineno})"
+            line = f" ({os.path.basename(code.co_filename)}, line {trace.tb_lineno})"
         trace = trace.tb_next
-    return found
+    return line
 
 
 def _is_library(file: str) -> bool:

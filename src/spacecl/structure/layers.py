@@ -1,11 +1,104 @@
-"""Layer types: what numbers a layer keeps beside its tensors. The only module that knows them."""
+"""The registry of layer types: the sizes that a layer stores beside its tensors, and how it is initialized again."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
+
+from ..errors import ConfigError
+from ..validation import show
+
+Adapt = Callable[[Any], None]
+
+
+@dataclass(frozen=True)
+class LayerRule:
+    """What has to be done with layers of one type."""
+
+    adapt: Adapt  # corrects a layer's sizes after its tensors have changed
+    initialize: Adapt | None  # gives a layer new random values, in place
+
+
+def register_layer(
+    kind: type[nn.Module], *, initialize: Adapt | None = None, override: bool = False
+) -> Callable[[Adapt], Adapt]:
+    """Make a function the one that adapts layers of a type to tensors of another width; used as a decorator.
+
+    A narrowed network is a copy of the user's model with smaller tensors. A layer that stores sizes beside its tensors, as
+    `torch.nn.Linear` stores `out_features`, and uses them in `forward`, then has the wrong sizes. The function gets such a
+    layer and corrects them. PyTorch's own layers are known, and layers that store no sizes need no function.
+    docs/extending.md has a complete example.
+
+    Parameters:
+        kind: the type, a subclass of `torch.nn.Module`. Subclasses follow it unless they are registered themselves.
+        initialize: a function that gives a layer new random values, in place; the free channels of a later task begin with
+            them. Default: the layer's `reset_parameters()`, if it has one. Without either, the channels begin with the values
+            of the user's model.
+        override: replace what is registered for this very type. Without it, that is an error.
+
+    >>> import torch
+    >>> class Scaled(nn.Module):
+    ...     def __init__(self, inputs, outputs):
+    ...         super().__init__()
+    ...         self.weight, self.outputs = nn.Parameter(torch.randn(outputs, inputs)), outputs
+    ...     def forward(self, x):
+    ...         return nn.functional.linear(x, self.weight).view(-1, self.outputs)
+    >>> @register_layer(Scaled, initialize=lambda layer: nn.init.normal_(layer.weight))
+    ... def adapt(layer):
+    ...     layer.outputs = len(layer.weight)
+    >>> from spacecl.structure.validate import validate_model
+    >>> model = nn.Sequential(Scaled(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> [group.layers for group in validate_model(model, torch.zeros(1, 4)).channels.groups]
+    [('0',)]
+    """
+    if not isinstance(kind, type) or not issubclass(kind, nn.Module):
+        raise ConfigError(f"register_layer({show(kind)}): give a subclass of torch.nn.Module.")
+    if initialize is not None and not callable(initialize):
+        raise ConfigError(f"initialize={show(initialize)} must be a function of a layer.")
+    if kind in _LAYERS and not override:
+        raise ConfigError(f"The layer type {kind.__qualname__} is registered already. Replace it with override=True.")
+
+    def register(adapt: Adapt) -> Adapt:
+        if not callable(adapt):
+            raise ConfigError(f"{show(adapt)} must be a function of a layer.")
+        _LAYERS[kind] = LayerRule(adapt, initialize or (_reset if hasattr(kind, "reset_parameters") else None))
+        return adapt
+
+    return register
+
+
+def adapt_layer(layer: nn.Module) -> None:
+    """Correct the sizes that a layer stores beside its tensors."""
+    rule = _find_rule(layer)
+    if rule is not None:
+        rule.adapt(layer)
+
+
+def initialize_layer(layer: nn.Module) -> None:
+    """Give a layer new random values if its type is known."""
+    rule = _find_rule(layer)
+    if rule is not None and rule.initialize is not None:
+        rule.initialize(layer)
+
+
+def can_initialize(layer: nn.Module) -> bool:
+    """Whether `initialize_layer` replaces the values of a layer's tensors."""
+    rule = _find_rule(layer)
+    return rule is not None and rule.initialize is not None
+
+
+def _find_rule(layer: nn.Module) -> LayerRule | None:
+    """The rule of the layer's type, or of its nearest base class that has one."""
+    return next((_LAYERS[kind] for kind in type(layer).__mro__ if kind in _LAYERS), None)
+
+
+def _reset(layer: Any) -> None:
+    """Call a layer's own reset_parameters(), which some subclasses of PyTorch's layers remove."""
+    if callable(layer.reset_parameters):
+        layer.reset_parameters()
 
 
 def _adapt_conv(layer: Any) -> None:
@@ -43,7 +136,7 @@ def _adapt_embedding(layer: Any) -> None:
     layer.num_embeddings, layer.embedding_dim = layer.weight.shape
 
 
-_LAYERS: dict[type, Callable[[Any], None]] = {
+_BUILT_IN: dict[type[nn.Module], Adapt] = {
     nn.Conv1d: _adapt_conv,
     nn.Conv2d: _adapt_conv,
     nn.Conv3d: _adapt_conv,
@@ -56,3 +149,4 @@ _LAYERS: dict[type, Callable[[Any], None]] = {
     nn.PReLU: _adapt_prelu,
     nn.Embedding: _adapt_embedding,
 }
+_LAYERS = {kind: LayerRule(adapt, _reset) for kind, adapt in _BUILT_IN.items()}

@@ -1,4 +1,4 @@
-"""Memory formats: images channels-last where that is faster, and gradients computed without oneDNN's faults."""
+"""Memory formats: channels-last where that is faster, and gradients that avoid oneDNN's bugs."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from torch.overrides import TorchFunctionMode
 
 
 def to_memory_format(x: Tensor, channels_last: bool) -> Tensor:
-    """A batch in the memory format that a network is fed in; only images have the choice."""
+    """Return a batch in a memory format. Only images can be channels-last."""
     return x.contiguous(memory_format=torch.channels_last if channels_last and x.dim() == 4 else torch.contiguous_format)
 
 
 def set_memory_format(module: nn.Module, channels_last: bool) -> nn.Module:
-    """Give a network's weights a memory format, in place; what it computes then follows them."""
+    """Give a network's weights a memory format, in place. Its activations follow the weights."""
     return module.to(memory_format=torch.channels_last if channels_last else torch.contiguous_format)  # type: ignore[call-overload]
 
 
 def run_model(module: nn.Module, x: Tensor, channels_last: bool = False) -> Tensor:
-    """A module's answer to inputs that may lie elsewhere, have another precision or another memory format."""
+    """Run a module on inputs, moved to its device, precision and memory format first."""
     parameter = next(module.parameters())
     x = x.to(parameter.device, parameter.dtype if x.is_floating_point() else x.dtype)
     return module(to_memory_format(x, channels_last))
 
 
 def protect_gradients(module: nn.Module) -> AbstractContextManager[object]:
-    """A context in which gradients of a module may be computed on CPUs in every memory format.
+    """A context in which a module's gradients can be computed safely on CPUs, in every memory format.
 
-    Backward passes outside of it can corrupt memory: see `_SafeConvolutions`. Modules without 1 x 1 convolutions of few
-    channels and without 3-d convolutions of large kernels need none, and pay nothing.
+    Backward passes outside of it can corrupt memory: see `_SafeConvolutions`. It costs nothing for modules without 1 x 1
+    convolutions of few channels and without 3-d convolutions of large kernels.
     """
     affected = any(_is_narrow_point(p) or (p.dim() == 5 and max(p.shape[2:]) >= _LARGE) for p in module.parameters())
     return _SafeConvolutions() if affected else nullcontext()
 
 
 class _SafeConvolutions(TorchFunctionMode):
-    """Computes those convolutions in another way whose weight gradients oneDNN (up to 3.12 at least) writes out of bounds.
+    """Computes some convolutions in another way, because oneDNN (up to 3.12 at least) writes their gradients out of bounds.
 
-    Heap corruption, hangs and wrong gradients come of it; bench/convolutions.py finds them, docs/performance.md lists them. A
-    mode also sees convolutions that are no layers, and leaves nothing in the module.
+    That causes heap corruption, hangs and wrong gradients. bench/convolutions.py finds these convolutions;
+    docs/performance.md lists them. A mode also catches convolutions that are not layers, and does not change the module.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -53,10 +53,10 @@ class _SafeConvolutions(TorchFunctionMode):
 def _safe_conv2d(
     input: Tensor, weight: Tensor, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
 ) -> Tensor:
-    """A strided 1 x 1 convolution of few channels reads its pixels first, and has stride 1.
+    """Select the pixels of a strided 1 x 1 convolution of few channels first, and convolve them with stride 1.
 
-    In channels-last oneDNN copies these pixels itself, past its work space if a vector register holds more channels than
-    there are (https://github.com/uxlfoundation/oneDNN/issues/6035). Copied here, the same kernels give the same bits.
+    In channels-last format oneDNN copies these pixels itself, beyond its buffer if a vector register holds more channels
+    than there are (https://github.com/uxlfoundation/oneDNN/issues/6035). With this copy the same kernels give the same bits.
     """
     pixels, (down, right) = input.shape[-2:], _pair(stride)
     if (
@@ -76,7 +76,7 @@ def _safe_conv2d(
 def _safe_conv3d(
     input: Tensor, weight: Tensor, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
 ) -> Tensor:
-    """A 3-d convolution with more padding than stride, on an input hardly larger than its kernel, is padded beforehand."""
+    """Pad the input of a 3-d convolution first if padding exceeds stride and the input is hardly larger than the kernel."""
     if input.device.type == "cpu" and not isinstance(padding, str):
         sides = zip(input.shape[-3:], weight.shape[2:], _triple(stride), _triple(padding))
         if any(padded > step > 1 and side < size + step for side, size, step, padded in sides):
@@ -86,11 +86,9 @@ def _safe_conv3d(
 
 
 def _is_narrow_point(weight: Tensor) -> bool:
-    """Whether a weight is that of a 1 x 1 convolution that reads fewer channels than the largest vector register holds."""
+    """Whether a weight is of a 1 x 1 convolution with fewer input channels than the largest vector register holds."""
     return weight.dim() == 4 and weight.shape[1] < _VECTOR and weight.shape[2:] == (1, 1)
 
 
 _VECTOR = 16  # float32 numbers in the largest vector register, of AVX-512
-
-
-_LARGE = 6  # the least kernel with which 3-d convolutions were seen to go wrong
+_LARGE = 6  # the smallest kernel of a 3-d convolution that was seen to fail

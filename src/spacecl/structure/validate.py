@@ -1,8 +1,8 @@
-"""The door: a model is admitted when small networks cut from it compute what the masked full one does.
+"""Validation: a model is accepted if its narrowed networks compute what the masked full network does.
 
-Owner ids say what should belong together; Python code with sizes of its own may not agree. So random units are removed
-from a copy with random weights, physically and by zeroing, and the two are compared. A group that fails alone stays
-whole, with the reason; a model that fails still is refused, before any training.
+Owner ids say what should belong together; Python code with hard-coded sizes may not agree. So random units are removed
+from a copy with random weights, physically and by zeroing, and the two are compared. A group that fails alone is
+unprunable, with the reason. A model that still fails is refused, before any training.
 """
 
 from __future__ import annotations
@@ -29,7 +29,23 @@ _CLOSE = 1e-4  # of the largest score: far above float32's rounding, far below w
 
 
 def validate_model(model: nn.Module, example: Tensor, head: str | None = None, shared: Sequence[str] = ()) -> Blueprint:
-    """Trace and check a model; returns its blueprint or raises an error that names layers and source lines."""
+    """Trace and check a model; returns its blueprint or raises an error that names layers and lines of code."""
+    _check_arguments(model, example, head, shared)
+    module, example = _copy_model(model), example[:1].detach().cpu().clone()
+    traced = trace(module, example, head, shared)
+    check_head(module, traced.head)
+    channels = check_narrowing(module, example, traced)
+    if not channels.groups:
+        reasons = "".join(f"\n  {layer}: {reason or 'shared'}" for layer, reason in channels.unprunable.items())
+        cause = reasons or " it has no convolution, linear layer or embedding beside its head and the shared layers"
+        raise UnsupportedModelError(f"No layer of the model can be pruned:{cause}")
+    _warn_unprunable(channels)
+    _warn_squashed(channels)
+    return Blueprint(module, example, tuple(shared), channels, _supports_channels_last(module, example))
+
+
+def _check_arguments(model: nn.Module, example: Tensor, head: str | None, shared: Sequence[str]) -> None:
+    """Raise an error for arguments that no model could be validated with."""
     check_model(model)
     if isinstance(shared, str):
         raise ConfigError(f"shared={shared!r} is one string. Give a list of layer names or patterns: shared=[{shared!r}].")
@@ -46,61 +62,60 @@ def validate_model(model: nn.Module, example: Tensor, head: str | None = None, s
     if not isinstance(example, Tensor) or example.is_nested or example.dim() < 2 or example.numel() < 1:
         raise ConfigError("example_input must be a batch of at least one example, such as torch.zeros(1, 3, 32, 32).")
     if describe_unsupported(example) or not bool(torch.isfinite(example).all()):
-        what = describe_unsupported(example) or "not finite: it holds NaN or infinite values"
-        raise ConfigError(f"example_input is {what}. Give a plain tensor of finite numbers, as the model reads them.")
+        problem = describe_unsupported(example) or "not finite: it has NaN or infinite values"
+        raise ConfigError(f"example_input is {problem}. Give a plain tensor of finite numbers, as the model reads them.")
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ConfigError("No parameter of the model requires a gradient, so there is nothing to learn.")
-    module, example = _copied(model), example[:1].detach().cpu().clone()
-    traced = trace(module, example, head, shared)
-    check_head(module, traced.head)
-    channels = check_narrowing(module, example, traced)
-    if not channels.groups:
-        reasons = "".join(f"\n  {layer}: {why or 'shared'}" for layer, why in channels.unprunable.items())
-        what = reasons or " it has no convolution, linear layer or embedding but its head and what is shared"
-        raise UnsupportedModelError(f"No layer of the model can take a width of its own:{what}")
-    told = {layer: why for layer, why in channels.unprunable.items() if why}
-    if told:
-        lines = "".join(f"\n  {layer}: {why}" for layer, why in told.items())
-        quoted = ", ".join(f'"{layer}"' for layer in told)
+
+
+def _warn_unprunable(channels: Channels) -> None:
+    """Warn of layers that keep their full width although the user did not share them."""
+    reasons = {layer: reason for layer, reason in channels.unprunable.items() if reason}
+    if reasons:
+        lines = "".join(f"\n  {layer}: {reason}" for layer, reason in reasons.items())
+        names = ", ".join(f'"{layer}"' for layer in reasons)
         warn_user(
-            f"These layers cannot be narrowed and stay whole, learned with the first task and then fixed:{lines}\n"
-            f"Change the model where it says, or accept it with shared=[{quoted}]."
+            f"These layers cannot be pruned. They keep their full width, and are frozen after the first task:{lines}\n"
+            f"Change the code of these lines, or accept it with shared=[{names}]."
         )
+
+
+def _warn_squashed(channels: Channels) -> None:
+    """Warn if the model applies a softmax or the like to its scores."""
     last = (channels.operations or ("",))[-1].partition("(")[0].strip("_")
     if last in _SQUASHING:
         warn_user(
-            f"The model ends in {last}(), but training takes the scores before it (logits): cross-entropy has a softmax of "
-            "its own, and a second one slows learning and hides how sure the network is. Let forward() return the output of "
-            f"the head, {channels.head!r}, as it is."
+            f"The model ends in {last}(), but training takes the scores before it (logits): cross-entropy includes a softmax, "
+            "and a second one slows learning and hides the network's confidence. Let forward() return the output of the "
+            f"head, {channels.head!r}, as it is."
         )
-    return Blueprint(module, example, tuple(shared), channels, _takes_channels_last(module, example))
 
 
 def check_model(model: object) -> None:
-    """A model is a module with plain tensors."""
+    """Raise an error unless a model is a module with plain tensors."""
     if not isinstance(model, nn.Module):
-        what = f"the class {model.__name__}; make one" if isinstance(model, type) else f"a {type(model).__name__}"
+        what = f"the class {model.__name__}; create an instance" if isinstance(model, type) else f"a {type(model).__name__}"
         raise UnsupportedModelError(f"The model must be a torch.nn.Module; got {what}.")
-    odd = [
+    unsupported = [
         f"{name} ({kind})"
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]
         if (kind := "lazy: without a shape yet" if is_lazy(tensor) else describe_unsupported(tensor))
     ]
-    if odd:
-        raise UnsupportedModelError(f"These tensors of the model cannot be trained: {', '.join(odd[:5])}.")
+    if unsupported:
+        raise UnsupportedModelError(f"These tensors of the model cannot be trained: {', '.join(unsupported[:5])}.")
 
 
 def check_narrowing(module: nn.Module, example: Tensor, channels: Channels) -> Channels:
-    """The channels that stand the test of narrowing; groups that do not stay whole, with the reason."""
+    """Compare narrowed networks with masked ones; returns the channels, with groups that fail marked unprunable."""
     generator = torch.Generator().manual_seed(0)
     probe = _Probe(module, example, channels, generator)
-    if probe.fails() is None:
+    if probe.find_failure() is None:
         return channels
-    found = {number: probe.fails(only=number) for number in range(len(channels.groups))}
-    channels = channels.without({number: reason for number, reason in found.items() if reason})
+    failures = {number: probe.find_failure(only=number) for number in range(len(channels.groups))}
+    channels = channels.without_groups({number: reason for number, reason in failures.items() if reason})
     if not channels.groups:
         return channels
-    reason = _Probe(module, example, channels, generator).fails()
+    reason = _Probe(module, example, channels, generator).find_failure()
     if reason is not None:
         raise UnsupportedModelError(
             f"A network narrowed in several layers at once does not compute what the masked one does: {reason}.\n"
@@ -109,10 +124,10 @@ def check_narrowing(module: nn.Module, example: Tensor, channels: Channels) -> C
     return channels
 
 
-def _takes_channels_last(module: nn.Module, example: Tensor) -> bool:
-    """Whether a model with convolutions of images runs, and computes the same, with pixels instead of channels in rows.
+def _supports_channels_last(module: nn.Module, example: Tensor) -> bool:
+    """Whether a model with convolutions of images runs, and computes the same, in channels-last memory format.
 
-    One that calls view() on what a convolution gives does not.
+    A model that calls view() on the output of a convolution does not.
     """
     if not any(isinstance(layer, nn.Conv2d) for layer in module.modules()):
         return False
@@ -123,19 +138,19 @@ def _takes_channels_last(module: nn.Module, example: Tensor) -> bool:
             network(to_memory_format(x, True))
             network = rebuild(module, {}).eval()
             expected = network(to_memory_format(x, False))
-            found = set_memory_format(network, channels_last=True)(to_memory_format(x, True))
+            result = set_memory_format(network, channels_last=True)(to_memory_format(x, True))
         except Exception:
             return False
-    return is_close(found, expected)
+    return is_close(result, expected)
 
 
-def is_close(found: Tensor, expected: Tensor) -> bool:
-    """Whether two sets of scores are the same but for rounding."""
+def is_close(result: Tensor, expected: Tensor) -> bool:
+    """Whether two sets of scores are equal up to rounding."""
     scale = expected.abs().max().clamp(min=1e-12)
-    return found.shape == expected.shape and bool((found - expected).abs().max() <= _CLOSE * scale)
+    return result.shape == expected.shape and bool((result - expected).abs().max() <= _CLOSE * scale)
 
 
-def _copied(model: nn.Module) -> nn.Module:
+def _copy_model(model: nn.Module) -> nn.Module:
     try:
         module = copy.deepcopy(model).cpu()
     except Exception as error:
@@ -147,33 +162,32 @@ def _copied(model: nn.Module) -> nn.Module:
 
 
 class _Probe:
-    """The model with random weights and a head for another number of classes, norms over channels set aside."""
+    """The model with random weights, a head for another number of classes, and norms over channels reduced to affine maps."""
 
     def __init__(self, module: nn.Module, example: Tensor, channels: Channels, generator: torch.Generator):
         self.module, self.channels, self.generator = module, channels, generator
-        given = named_tensors(module)
-        self.positive = {name for name, tensor in given.items() if bool((tensor > 0).all())}  # variances and the like
-        self.tensors = {name: self._random(name, tensor) for name, tensor in given.items()}
+        originals = named_tensors(module)
+        self.positive = {name for name, tensor in originals.items() if bool((tensor > 0).all())}  # variances and the like
+        self.tensors = {name: self._draw(name, tensor) for name, tensor in originals.items()}
         self.input = random_inputs(example, 2, generator)
-        self.everything = channels.all_units()
         if not bool(torch.isfinite(self._scores(self.tensors)).all()):
-            self.tensors = given | {name: self.tensors[name] for name in given if channels.is_head(name)}
+            self.tensors = originals | {name: self.tensors[name] for name in originals if channels.is_head(name)}
         self._scores(self.tensors, training=True)
 
-    def _random(self, name: str, tensor: Tensor) -> Tensor:
+    def _draw(self, name: str, tensor: Tensor) -> Tensor:
         if not tensor.is_floating_point():
             return tensor
         shape = (len(tensor) + 3, *tensor.shape[1:]) if self.channels.is_head(name) else tensor.shape
         noise = torch.randn(shape, generator=self.generator)
         if name == f"{self.channels.head}.bias":
-            noise = torch.zeros(shape)  # so that the scores are nothing but what came through the network
+            noise = torch.zeros(shape)  # the scores are then only what came through the network
         fan_in = max(1, tensor[0].numel()) if tensor.dim() > 1 else 2
         return (noise.abs() + 0.5 if name in self.positive else noise * (2 / fan_in) ** 0.5).to(tensor.dtype)
 
-    def fails(self, only: int | None = None) -> str | None:
-        """None if narrowed networks do what masked ones do, all groups narrowed or only one; else how one fails."""
+    def find_failure(self, only: int | None = None) -> str | None:
+        """Narrow all groups, or only one, in several ways: the reason of the first failure, None if all succeed."""
         for trial in ("random", "random", "first", "last"):
-            keep = self.everything.clone()
+            keep = self.channels.all_units()
             for number, group in enumerate(self.channels.groups):
                 if only in (None, number):
                     size = len(group.units)
@@ -181,58 +195,58 @@ class _Probe:
                     order = torch.randperm(size, generator=self.generator) if trial == "random" else torch.arange(size)
                     removed = order[:-count] if trial == "last" else order[count:]
                     keep[group.units[removed]] = False
-            reason = self.differs(keep)
+            reason = self.compare(keep)
             if reason:
                 return reason
         return None
 
-    def differs(self, keep: Tensor) -> str | None:
-        """None if the narrowed network does what the masked one does, else how it fails."""
-        expected = self._scores(self._masked(keep))
+    def compare(self, keep: Tensor) -> str | None:
+        """Compare the narrowed with the masked network: the reason of a failure, None if they compute the same."""
+        expected = self._scores(self._mask_tensors(keep))
         small: Tensors = self.channels.gather(self.tensors, keep)
         try:
-            found = self._run(small, training=False)
+            result = self._run(small, training=False)
             self._run(small, training=True)
         except Exception as error:
             return f"its code needs all channels{source_of_exception(error)}: {first_line(error)}"
-        if is_close(found, expected):
+        if is_close(result, expected):
             return None
         return "its channels are used by their number somewhere in forward()"
 
-    def _masked(self, keep: Tensor) -> Tensors:
-        """The tensors of the full network with all that is removed set to zero."""
+    def _mask_tensors(self, keep: Tensor) -> Tensors:
+        """The tensors of the full network with everything zero that the narrowed one lacks."""
         masked = dict(self.tensors)
-        for name in self.tensors.keys() - self.positive:  # a variance of zero would be no variance
+        for name in self.tensors.keys() - self.positive:  # a variance must not be zero
             mask = self.channels.mask(name, keep)
-            mask = mask[:1] if self.channels.is_head(name) else mask  # which has other rows here
+            mask = mask[:1] if self.channels.is_head(name) else mask  # the head has another number of rows here
             masked[name] = torch.where(mask, self.tensors[name], 0)
         return masked
 
     def _scores(self, tensors: Tensors, training: bool = False) -> Tensor:
-        """The scores of the full network, or an error if the model cannot give any."""
+        """The scores of the full network; an error if the model cannot compute any."""
         try:
-            found = self._run(tensors, training)
+            scores = self._run(tensors, training)
         except Exception as error:
             raise UnsupportedModelError(
                 f"The model does not run{source_of_exception(error)}: {type(error).__name__}: {first_line(error)}\n"
                 "It must run in training and in eval mode, for two examples, and with a head for any number of classes."
             ) from error
-        if not isinstance(found, Tensor):
+        if not isinstance(scores, Tensor):
             mode = "training" if training else "eval"
             raise UnsupportedModelError(
-                f"In {mode} mode forward() returns a {type(found).__name__}; a classifier returns its scores alone."
+                f"In {mode} mode forward() returns a {type(scores).__name__}; a classifier returns its scores alone."
             )
-        return found
+        return scores
 
     def _run(self, tensors: Tensors, training: bool) -> Any:
         network = rebuild(self.module, tensors)
         network.train(training)
-        with torch.random.fork_rng(devices=[]), torch.no_grad(), _PlainNorms():
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), _AffineNorms():
             return network(self.input.clone())
 
 
-class _PlainNorms(TorchFunctionMode):
-    """Leaves of norms over channels, which rightly differ with fewer channels, their affine maps alone."""
+class _AffineNorms(TorchFunctionMode):
+    """Replaces norms over channels by their affine maps, because the norms themselves rightly differ with fewer channels."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         names: dict[Any, tuple[str, ...]] = {
@@ -242,8 +256,8 @@ class _PlainNorms(TorchFunctionMode):
         }
         if func not in names:
             return func(*args, **(kwargs or {}))
-        given = dict(zip(names[func], args)) | (kwargs or {})
-        x, weight, bias = given["input"], given.get("weight"), given.get("bias")
+        arguments = dict(zip(names[func], args)) | (kwargs or {})
+        x, weight, bias = arguments["input"], arguments.get("weight"), arguments.get("bias")
         for tensor, apply in ((weight, torch.mul), (bias, torch.add)):
             if tensor is not None:
                 x = apply(x, tensor.reshape(-1, *[1] * (x.dim() - 2)) if func is F.group_norm else tensor)

@@ -1,0 +1,277 @@
+"""What PyTorch's own operators do to owner ids: one short rule each. The only module that knows these operators.
+
+An operation on shapes is the same operation run on the ids. An elementwise one ties the ids that meet. Layers and norms
+record the owners of their parameters. What mixes channels in any other way makes them unprunable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import Node
+
+from .graph import layer_of, matches
+from .operation import Operation
+from .owners import NO_OWNER
+
+Rule = Callable[[Operation], Any]
+BUILT_IN: dict[str, Rule] = {}  # by the operator's name in aten
+
+_UNTAGGED = ("where", "hardswish", "log_sigmoid", "divide", "multiply", "subtract", "special_expit", "absolute", "negative")
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Make a function the rule of these operators."""
+
+    def register(function: Rule) -> Rule:
+        BUILT_IN.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+# -- shapes -----------------------------------------------------------------------------------------------------------
+
+
+@rule("permute", "transpose", "t", "squeeze", "unsqueeze", "flatten", "ravel", "movedim", "moveaxis", "swapaxes", "swapdims")
+@rule("expand", "expand_as", "repeat", "tile", "repeat_interleave", "cat", "concat", "hstack", "vstack", "roll", "flip")
+@rule("pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "mT", "numpy_T", "rot90")
+def move_elements(op: Operation) -> Any:
+    return op.run_on_ids()
+
+
+@rule("contiguous", "clone", "detach", "alias", "to", "_to_copy", "type_as", "lift_fresh_copy")
+@rule("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
+def keep_elements(op: Operation) -> Any:
+    return op.ids(0)
+
+
+@rule("stack")
+def stack(op: Operation) -> Tensor:
+    """Stacked tensors have one shape: they belong together, element by element."""
+    parts = op.ids(0)
+    for part in parts[1:]:
+        op.tie(part, parts[0])
+    return op.run_on_ids()
+
+
+@rule("view", "reshape", "unflatten", "_unsafe_view", "view_as", "reshape_as")
+def reshape(op: Operation) -> Tensor:
+    """A dimension divided into (lanes, channels): channels at the same place in all lanes belong together."""
+    before, shape = op.ids(0), tuple(op.output.shape)
+    after = before.reshape(shape)  # not view(): ids may have other strides than the values
+    source, target = list(before.shape), list(shape)
+    i = j = 0
+    while i < len(source) and j < len(target):
+        size_in, size_out, parts = source[i], target[j], [j]
+        i, j = i + 1, j + 1
+        while size_in != size_out:
+            if size_in < size_out:
+                size_in, i = size_in * source[i], i + 1
+            else:
+                parts, size_out, j = [*parts, j], size_out * target[j], j + 1
+        for dim in [dim for dim in parts if target[dim] > 1][:-1]:
+            op.tie(after, after.narrow(dim, 0, 1))
+    return after
+
+
+@rule("chunk", "split", "split_with_sizes", "unbind", "tensor_split")
+def split(op: Operation) -> list[Tensor]:
+    """Equal parts of a channel dimension are lanes, too; unequal parts need all channels."""
+    parts = op.run_on_ids()
+    for part in parts:
+        if all(other.shape == part.shape for other in parts):
+            op.tie(part, parts[0])
+        else:
+            op.mark_unprunable_unless_contained(op.ids(0), part, "split into unequal parts")
+    return parts
+
+
+@rule("slice", "select", "narrow", "index_select")
+def select(op: Operation) -> Tensor:
+    part = op.run_on_ids()
+    op.mark_unprunable_unless_contained(op.ids(0), part, "selected by number")
+    return part
+
+
+@rule("pad", "constant_pad_nd")
+def pad(op: Operation) -> Any:
+    """Space around a channel belongs to the channel; channels added by padding have no owner."""
+    if op.arguments.get("mode", "constant") != "constant":
+        return resample(op, len(op.arguments["pad"]) // 2)
+    ids, amounts = op.ids(0), list(op.arguments["pad"])
+    for dim, (before, after) in enumerate(zip(amounts[::2], amounts[1::2]), start=1):
+        first = ids.narrow(-dim, 0, 1)
+        if bool((ids == first).all()):
+            ids = first.expand([s + before + after if d == ids.dim() - dim else s for d, s in enumerate(ids.shape)])
+        else:
+            ids = nn.functional.pad(ids, [0, 0] * (dim - 1) + [before, after], value=NO_OWNER)
+    return ids
+
+
+def resample(op: Operation, spatial: int) -> Any:
+    """Pooling and resizing: the last dimensions change size, their elements stay in their channel."""
+    ids, output = op.ids(0), op.output
+    first = ids[(..., *[slice(0, 1)] * spatial)]
+    op.tie(ids, first)
+    return [first.expand(item.shape) for item in output] if isinstance(output, (list, tuple)) else first.expand(output.shape)
+
+
+# -- values -----------------------------------------------------------------------------------------------------------
+
+
+@rule(*_UNTAGGED)
+def combine_elements(op: Operation) -> Tensor:
+    """Elements that meet belong together."""
+    return combine(op, op.all_ids())
+
+
+def combine(op: Operation, arguments: list[Tensor]) -> Tensor:
+    """Tie the elements of `arguments` that meet; a single channel that is spread over many becomes unprunable instead."""
+    if not arguments:
+        return op.no_owner()
+    full = torch.broadcast_tensors(*arguments)
+    shape = full[0].shape
+    result = torch.full(shape, NO_OWNER)
+    for index, ids in enumerate(arguments):
+        sizes = [1] * (len(shape) - ids.dim()) + list(ids.shape)
+        if bool((ids == NO_OWNER).all()):  # what was expanded to the others' size has no size of its own
+            sizes = [1] * (len(shape) - ids.dim()) + [1 if stride == 0 else s for s, stride in zip(ids.shape, ids.stride())]
+        others = [other for k, other in enumerate(full) if k != index]
+        varying = [d for d in range(len(shape)) if any(bool((o != o.narrow(d, 0, 1)).any()) for o in others)]
+        if any(sizes[d] == 1 for d in varying):
+            op.mark_unprunable(ids, "one channel spread over many")
+            continue
+        if varying:  # as many channels as the others have: where they have no owner, their number is fixed
+            for other in others:
+                op.mark_unprunable(other[full[index] == NO_OWNER], "meets values that no layer owns")
+        op.tie(result, full[index])
+        result = torch.where(result >= 0, result, full[index])
+    return result
+
+
+@rule("glu")
+def gate(op: Operation) -> Tensor:
+    return combine(op, list(op.ids(0).chunk(2, op.arguments["dim"])))
+
+
+@rule("mean", "sum", "amax", "amin", "max", "min", "var", "std", "logsumexp", "prod", "norm", "linalg_vector_norm")
+def reduce(op: Operation) -> Any:
+    """Over space or tokens each channel stays itself; over channels all of them are needed."""
+    if isinstance(op.arguments.get("other"), Node):  # max(a, b) and min(a, b)
+        return combine(op, op.all_ids())
+    ids, output, dims = op.ids(0), op.output, op.arguments.get("dim")
+    first = ids
+    for dim in [dims] if isinstance(dims, int) else dims or range(ids.dim()):
+        first = first.narrow(dim, 0, 1)
+    op.mark_unprunable_unless_tied(ids, first, "reduced over channels")
+    return [first.reshape(item.shape) for item in output] if isinstance(output, (list, tuple)) else first.reshape(output.shape)
+
+
+@rule("softmax", "log_softmax", "_softmax", "_log_softmax")
+def softmax(op: Operation) -> Tensor:
+    ids = op.ids(0)
+    op.mark_unprunable_unless_tied(ids, ids.narrow(op.arguments["dim"], 0, 1), "normalised over channels")
+    return ids
+
+
+@rule("matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "scaled_dot_product_attention", "cumsum")
+def mix(op: Operation) -> Any:
+    for ids in op.all_ids():
+        op.mark_unprunable(ids, f"mixed by {op.name}")
+    return op.no_owner()
+
+
+@rule("prelu")
+def prelu(op: Operation) -> Tensor:
+    ids, weight = op.ids(0), op.ids(1)
+    if weight.numel() > 1:
+        op.tie(op.channel_ids(ids, 1), weight)
+    return ids
+
+
+# -- layers -----------------------------------------------------------------------------------------------------------
+
+
+@rule("linear")
+def linear(op: Operation) -> Tensor:
+    return op.map_channels(dim=-1)
+
+
+@rule("conv1d", "conv2d", "conv3d")
+def convolution(op: Operation) -> Tensor:
+    groups, ids = op.arguments["groups"], op.ids("input")
+    if groups == 1:
+        return op.map_channels(dim=1)
+    weight = op.parameter_name("weight")
+    if groups != ids.shape[1] or weight is None:
+        return op.reject(f"grouped convolution, groups={groups}")
+    channels = op.channel_ids(ids, 1).repeat_interleave(op.output.shape[1] // groups)  # depthwise: owners pass through
+    op.assign_owner("weight", 0, channels)
+    op.assign_owner("bias", 0, channels)
+    op.owners.depthwise[weight] = channels
+    if matches(layer_of(weight), op.shared):
+        op.owners.mark_unprunable(channels, None)
+    return op.spread(channels, 1)
+
+
+@rule("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+def transposed_convolution(op: Operation) -> Any:
+    return op.reject("transposed convolution")
+
+
+@rule("embedding")
+def embedding(op: Operation) -> Tensor:
+    return op.create_channels("weight", 1, -1)
+
+
+# -- norms ------------------------------------------------------------------------------------------------------------
+
+_VECTORS = ("weight", "bias", "running_mean", "running_var")
+
+
+@rule("batch_norm", "instance_norm")
+def batch_norm(op: Operation) -> Tensor:
+    ids = op.ids("input")
+    if op.arguments.get("running_mean") is None and "training" in op.arguments:
+        op.report_problem("no running statistics, so a prediction would depend on its batch; set track_running_stats=True")
+    op.assign_norm(op.channel_ids(ids, 1), *_VECTORS)
+    return ids
+
+
+@rule("group_norm")
+def group_norm(op: Operation) -> Tensor:
+    ids = op.ids("input")
+    channels = op.channel_ids(ids, 1)
+    lanes = channels.reshape(op.arguments["num_groups"], -1)
+    op.tie(lanes, lanes[:1])  # every group of the norm keeps as many channels as the others
+    op.assign_norm(channels, *_VECTORS)
+    return ids
+
+
+@rule("layer_norm", "rms_norm")
+def layer_norm(op: Operation) -> Tensor:
+    ids, last = op.ids("input"), len(op.arguments["normalized_shape"])
+    if op.arguments.get("weight") is None:
+        op.mark_unprunable(ids, "normalised to a fixed shape")
+    elif last == 1:
+        op.assign_norm(op.channel_ids(ids, -1), *_VECTORS)
+    else:
+        channels = op.channel_ids(ids.flatten(ids.dim() - last), -1).reshape(ids.shape[-last:])
+        for key in ("weight", "bias"):
+            name = op.parameter_name(key)
+            if name is not None:
+                op.tie(op.ids(key), channels)
+                op.owners.norms.add(name)
+    return ids
+
+
+# -- families of operators --------------------------------------------------------------------------------------------
+
+
+def create_constant(op: Operation) -> Any:
+    """The rule of operators that create tensors, such as zeros(), or none, such as an assertion."""
+    return op.no_owner()
