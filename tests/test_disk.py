@@ -82,14 +82,14 @@ def test_the_simulation_of_power_cuts_finds_a_missing_sync(missing):
 
 
 WRITING = (
-    r"write_text\(|write_bytes\(|shutil",
+    r"write_text\(|write_bytes\(|shutil\.(?!get_terminal_size)",
     r"os\.(replace|rename|unlink|remove|mkdir|makedirs|rmdir)\(|\.(unlink|mkdir|touch|rmdir)\(",
     r"open\([^)]*[\"'](w|a|x|r\+|wb|ab|xb|r\+b)[\"']",
 )
 
 
 def test_every_write_of_the_product_goes_through_the_layer():
-    exempt = {"metrics_log.py": 2, "executors.py": 1}  # TensorBoard's log (import and call), and what a run's process prints
+    exempt = {"metrics_log.py": 1, "executors.py": 1}  # TensorBoard's log, and what a run's process prints
     for file in Path(spacecl.__file__).parent.rglob("*.py"):
         found = [line for line in file.read_text().splitlines() if any(re.search(text, line) for text in WRITING)]
         assert file.name == "disk.py" or len(found) == exempt.get(file.name, 0), (file.name, found)
