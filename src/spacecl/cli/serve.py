@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from .options import add_folder
-from .terminal import above_zero, positive, show_warnings_as_text
+from .terminal import above_zero, positive
 
 SERVE_MORE = """\
 examples:
@@ -47,7 +47,6 @@ def run_command(options: argparse.Namespace) -> int:
     from ..runs.open_run import open_run
     from ..serving import app as serve
 
-    show_warnings_as_text()
     limits = serve.Limits(options.max_body * 2**20, options.max_rows, options.queue, options.timeout)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with suppress(KeyboardInterrupt):  # which is how a server is stopped
