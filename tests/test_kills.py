@@ -12,6 +12,7 @@ from spacecl.cli import main as cli
 from spacecl.errors import SpaceWarning
 
 
+@pytest.mark.slow
 def test_runs_that_are_killed_at_random_moments_end_as_undisturbed_ones():
     outcome = run(12, seed=3)
     assert outcome.failures == []
