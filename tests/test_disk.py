@@ -56,7 +56,7 @@ def test_a_power_cut_leaves_the_old_version_or_the_new_one():
         "result",
         "folder of a run",
         "cache",
-        "whole run",
+        "complete run",
     }
 
 
@@ -69,10 +69,10 @@ MISSING = {
 
 @pytest.mark.parametrize("missing", MISSING)
 def test_the_simulation_of_power_cuts_finds_a_missing_sync(missing):
-    first = replace(power._checkpoint_scenario(), steps=power._checkpoint_scenario().steps[:1])
-    for scenario in (next(power._journal_scenarios()), first):
+    first = replace(power._make_checkpoint_scenario(), steps=power._make_checkpoint_scenario().steps[:1])
+    for scenario in (next(power._make_journal_scenarios()), first):
         problems = []
-        for case in power.cases_of(scenario, 0, MISSING[missing]):
+        for case in power.make_cases(scenario, 0, MISSING[missing]):
             try:
                 power.check(case)
             except AssertionError as error:
