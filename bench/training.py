@@ -17,12 +17,13 @@ from spacecl import Recipe
 from spacecl.data.benchmarks.networks import CNN, MLP
 from spacecl.data.images import Images
 from spacecl.data.task_data import Batches, Data
-from spacecl.learning.freezing import make_freeze_hook
 from spacecl.learning.optimizers import make_optimizer, make_schedule
-from spacecl.learning.trainer import Hook, Trainer
+from spacecl.learning.trainer import Trainer
 from spacecl.runs.costs import multiply_adds
 from spacecl.structure.channels import trace
 from spacecl.structure.memory_format import set_memory_format, to_memory_format
+
+Masks = dict[str, Tensor]  # by tensor name, True where a position is frozen
 
 
 class OneBatch:
@@ -59,14 +60,14 @@ class Case:
     def y(self) -> Tensor:
         return torch.arange(len(self.x)) % 2
 
-    def fit(self, train: Batches | None = None, after_step: Hook | None = None, recipe: Recipe | None = None) -> None:
+    def fit(self, train: Batches | None = None, freeze: Masks | None = None, recipe: Recipe | None = None) -> None:
         """Run one epoch in the library's loop, without validation."""
         from lightning_fabric import Fabric
 
-        trainer = Trainer(Fabric(accelerator="cpu", devices=1), recipe or self.recipe, 0, self.channels_last, show=False)
+        trainer = Trainer(Fabric(accelerator="cpu", devices=1), recipe or self.recipe, 0, self.channels_last, progress=False)
         data = Data((self.x, self.y), "data")
         train = train or OneBatch(to_memory_format(self.x, self.channels_last), self.y, self.steps)
-        trainer.fit(self.network, train, data, after_step=after_step, validate=lambda module: (0.0, 0.0))
+        trainer.fit(self.network, train, data, freeze=freeze, validate=lambda module: (0.0, 0.0))
 
     def fit_bare(self, channels_last: bool) -> None:
         """Run the same steps in the loop that everyone writes."""
@@ -81,13 +82,13 @@ class Case:
             optimizer.zero_grad()
             schedule.step()
 
-    def make_hook(self, share: float) -> Hook | None:
-        """Return a hook that freezes a random share of every layer's filters, and the weights between them."""
+    def make_masks(self, share: float) -> Masks:
+        """Return masks that freeze a random share of every layer's filters, and the weights between them."""
         channels = trace(self.network.eval(), self.x[:1])
         core = channels.all_units()
         for group in channels.groups:
             core[group.units] = torch.randperm(len(group.units)) < round(share * len(group.units))
-        return make_freeze_hook(self.network, {name: channels.mask(name, core) for name in channels.shared})
+        return {name: channels.mask(name, core) for name in channels.shared}
 
 
 def make_cases() -> list[Case]:
@@ -104,7 +105,7 @@ def measure_freezing(case: Case) -> Iterator[Row]:
     works: dict[str, Work] = {"bare": partial(case.fit_bare, case.channels_last)}
     if case.channels_last:
         works["plain"] = partial(case.fit_bare, False)
-    works |= {f"{share:.0%}": partial(case.fit, after_step=case.make_hook(share)) for share in shares}
+    works |= {f"{share:.0%}": partial(case.fit, freeze=case.make_masks(share)) for share in shares}
     times = time_in_turns(works, rounds=5)
     ratios = {f"{share:.0%}": compute_ratio(times[f"{share:.0%}"], times["bare"]) for share in shares}
     worst = max(ratios.values())
@@ -139,10 +140,10 @@ def measure_narrowing(case: Case) -> Iterator[Row]:
     widths = {"task 1": (10, 12, 21, 16, 22), "task 5": (16, 26, 57, 55, 105)}  # of the authors' CIFAR-10 runs
     networks = {name: CNN(classes=2, filters=filters) for name, filters in widths.items()}
     masks = {name: torch.rand(p.shape) < 0.5 for name, p in case.network.named_parameters()}
-    works: dict[str, Work] = {"masked": partial(case.fit, after_step=make_freeze_hook(case.network, masks))}
+    works: dict[str, Work] = {"masked": partial(case.fit, freeze=masks)}
     for name, network in networks.items():
         small = replace(case, name=name, network=network)
-        works[name] = partial(small.fit, after_step=small.make_hook(0.5))
+        works[name] = partial(small.fit, freeze=small.make_masks(0.5))
     times = time_in_turns(works)
     example, figures, results = case.x[:1], {}, []
     full = multiply_adds(case.network, example)

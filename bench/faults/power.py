@@ -123,7 +123,7 @@ def _make_checkpoint_scenario() -> Scenario:
 
 
 def _make_journal_scenarios() -> Iterator[Scenario]:
-    """Yield scenarios that add rows, short ones and one of several blocks, to a new journal and to one with a truncated line."""
+    """Yield scenarios that add rows, one of several blocks, to a new journal and to one with a truncated line."""
     epoch = {"loss": 0.5, "accuracy": 0.75, "valid_loss": 0.4, "lr": 0.1, "seconds": 1.5}
     rows: list[dict[str, Any]] = [
         *({"kind": "epoch", "task": "one", "phase": "train", "epoch": number, **epoch} for number in (1, 2)),
