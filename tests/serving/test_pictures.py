@@ -15,6 +15,7 @@ from servers import QUICK, fetch, run_in_thread
 from spacecl import SPACE, Images, Learner, Task
 from spacecl.runs.open_run import open_run
 from spacecl.serving import pictures
+from spacecl.serving.open_inference import RequestError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*too few samples.*", "ignore:.*finds no free channel.*")
 
@@ -74,6 +75,13 @@ def test_a_picture_with_too_many_pixels_is_refused_before_it_is_decoded(server):
         )
         status, _, text = fetch(server, "/picture", b"\x89PNG\r\n\x1a\n" + b"".join(chunks))
         assert (status, "32,000,000 pixels" in text.decode()) == (413, True)
+
+
+def test_a_truncated_picture_is_refused_even_if_no_task_reads_pictures(picture_files):
+    content = (picture_files / "digit.png").read_bytes()
+    assert pictures.decode(content, set()) == ((8, 8), {})
+    with pytest.raises(RequestError, match="not a picture that can be read"):
+        pictures.decode(content[:45], set())
 
 
 def test_the_task_of_a_picture_is_inferred(learner, tests):

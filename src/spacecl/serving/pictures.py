@@ -46,6 +46,8 @@ def decode(body: bytes, shapes: set[Shape]) -> tuple[tuple[int, int], dict[Shape
     """Decode a picture; return its width and height, and its pixels in each of the shapes."""
     try:
         with open_picture(io.BytesIO(body)) as picture:
+            if not shapes:
+                picture.load()  # a damaged picture is refused, even if no task reads it
             return picture.size, {shape: to_pixels(picture, shape)[None].copy() for shape in shapes}
     except LargePictureError:
         raise RequestError(f"The picture has more than {PIXELS:,} pixels. Send a smaller one.", 413) from None
