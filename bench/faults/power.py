@@ -22,7 +22,7 @@ from spacecl import SPACE, Learner, Recipe, Task, disk, store
 from spacecl.data import cache
 from spacecl.data.arrays import DecodedDataset, Split
 from spacecl.data.task_data import check_all_data
-from spacecl.learning.checkpoints import Checkpointer, Epoch, PhaseState, randomness
+from spacecl.learning.checkpoints import Checkpointer, Epoch, PhaseState, random_state
 from spacecl.runs.metrics_log import Journal, read_rows
 from spacecl.runs.resolve import resolve
 from spacecl.runs.run import _learner
@@ -101,11 +101,11 @@ def _make_checkpoint_scenario() -> Scenario:
         return Checkpointer(folder / "checkpoints" / "1", {"task": "one", "seed": 0})
 
     def save(phase: str, epoch: int) -> Callable[[Path], None]:
-        state, drawn = randomness(torch.device("cpu"))
+        state, random_tensors = random_state(torch.device("cpu"))
         tensors = {"weight": torch.full((40, 40), float(epoch)), "never the same": torch.arange(epoch)}
         row = Epoch(phase=phase, epoch=epoch, loss=0.5, accuracy=0.75, valid_loss=0.4, lr=0.1, seconds=1.5)
         phase_state = PhaseState((row,), 0.75, False, (0.1,), {"last_epoch": epoch}, state)
-        return lambda folder: make_checkpointer(folder).save(phase, phase_state, {"module": tensors, "random": drawn})
+        return lambda folder: make_checkpointer(folder).save(phase, phase_state, {"module": tensors, "random": random_tensors})
 
     def read(folder: Path) -> Parts:
         states = {phase: make_checkpointer(folder).load(phase) for phase in ("train", "retrain")}

@@ -43,9 +43,9 @@ def is_closed(connection):
 
 
 @pytest.fixture(scope="module")
-def hasty(learner):
+def hasty(digits_learner):
     """The port of a server that waits for half a second."""
-    with run_in_thread(learner, Limits(body=2**20, seconds=0.5)) as (port, _):
+    with run_in_thread(digits_learner, Limits(body=2**20, seconds=0.5)) as (port, _):
         yield port
 
 
@@ -88,8 +88,8 @@ def test_a_client_that_reads_nothing_is_disconnected(hasty):
     assert make_client(hasty).is_server_live()
 
 
-def test_connections_above_the_limit_are_closed_and_the_others_served(learner):
-    with run_in_thread(learner, Limits(seconds=60.0), max_connections=10) as (port, _), ExitStack() as stack:
+def test_connections_above_the_limit_are_closed_and_the_others_served(digits_learner):
+    with run_in_thread(digits_learner, Limits(seconds=60.0), max_connections=10) as (port, _), ExitStack() as stack:
         connections = [stack.enter_context(connect(port)) for _ in range(20)]
         assert all(map(is_closed, connections[10:]))
         for connection in connections[:10]:
@@ -97,7 +97,7 @@ def test_connections_above_the_limit_are_closed_and_the_others_served(learner):
             assert connection.recv(1000).startswith(b"HTTP/1.1 200")
 
 
-def test_bodies_of_all_requests_together_stay_within_a_limit(learner):
+def test_bodies_of_all_requests_together_stay_within_a_limit(digits_learner):
     async def stream(size):
         yield bytes(size)
 
@@ -111,7 +111,7 @@ def test_bodies_of_all_requests_together_stay_within_a_limit(learner):
         async with service.read_body(stream(100), "") as body:
             assert service.body_bytes == len(body) == 100
 
-    service = Service(Batcher(learner), Limits(body=100))
+    service = Service(Batcher(digits_learner), Limits(body=100))
     asyncio.run(read_bodies())
     service.close()
     assert service.body_bytes == 0
@@ -130,9 +130,9 @@ def test_bodies_that_are_too_large_or_too_slow_are_refused_with_the_reason(hasty
     assert make_client(hasty).is_server_ready()
 
 
-def test_a_full_queue_and_a_late_result_are_reported_and_the_server_goes_on(learner):
+def test_a_full_queue_and_a_late_result_are_reported_and_the_server_goes_on(digits_learner):
     body, responses, go = make_body([0.0] * 64), [], threading.Event()
-    with run_in_thread(learner, Limits(queue=2, seconds=0.7)) as (port, service):
+    with run_in_thread(digits_learner, Limits(queue=2, seconds=0.7)) as (port, service):
         service.batcher.call(lambda _: go.wait(20))
         join(run_threads([lambda: responses.append(fetch(port, INFER, body))] * 3))
         go.set()

@@ -39,13 +39,13 @@ def picture_files(tmp_path_factory, tests):
     return folder
 
 
-def test_every_task_answers_a_picture_as_the_learner_does(server, learner, picture_files, tests):
+def test_every_task_answers_a_picture_as_the_learner_does(server, digits_learner, picture_files, tests):
     status, _, text = fetch(server, "/picture", (picture_files / "digit.png").read_bytes())
     answer = json.loads(text)
     assert (status, answer["width"], [entry["task"] for entry in answer["tasks"]]) == (200, 8, ["digits-1", "digits-2"])
     for entry in answer["tasks"]:
         test = tests[entry["task"]]
-        probabilities = learner.logits(test.finish(test.batch([3])[0]), entry["task"])[0].softmax(0)
+        probabilities = digits_learner.logits(test.finish(test.batch([3])[0]), entry["task"])[0].softmax(0)
         assert entry["answers"][0]["class"] == str(int(probabilities.argmax()))
         assert entry["answers"][0]["share"] == pytest.approx(float(probabilities.max()), abs=1e-4)
         assert len(entry["answers"]) == 5
@@ -54,13 +54,13 @@ def test_every_task_answers_a_picture_as_the_learner_does(server, learner, pictu
     assert (status, "not a picture that can be read" in text.decode()) == (415, True)
 
 
-def test_pictures_are_decoded_once_and_not_in_the_thread_that_runs_the_networks(learner, picture_files, monkeypatch):
+def test_pictures_are_decoded_once_and_not_in_the_thread_that_runs_the_networks(digits_learner, picture_files, monkeypatch):
     """A large picture does not delay others, and tasks that read the same shape share its pixels."""
     to_pixels, threads = pictures.to_pixels, []
     monkeypatch.setattr(
         pictures, "to_pixels", lambda *given: threads.append(threading.current_thread().name) or to_pixels(*given)
     )
-    with run_in_thread(learner) as (port, _):
+    with run_in_thread(digits_learner) as (port, _):
         assert fetch(port, "/picture", (picture_files / "large.jpg").read_bytes())[0] == 200
         assert fetch(port, "/")[1]["Content-Security-Policy"].startswith("default-src 'none'"), "the page loads nothing else"
     assert len(threads) == 1
@@ -84,9 +84,9 @@ def test_a_truncated_picture_is_refused_even_if_no_task_reads_pictures(picture_f
         pictures.decode(content[:45], set())
 
 
-def test_the_task_of_a_picture_is_inferred(learner, tests):
+def test_the_task_of_a_picture_is_inferred(digits_learner, tests):
     for test in tests.values():
-        answer = pictures.classify(learner, {(1, 8, 8): test.batch([3])[0].numpy()})
+        answer = pictures.classify(digits_learner, {(1, 8, 8): test.batch([3])[0].numpy()})
         assert answer["likely"] == max(answer["tasks"], key=lambda entry: entry["like"])["task"]
 
 

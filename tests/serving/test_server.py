@@ -27,7 +27,7 @@ def to_text(array):
     return [name.decode() if isinstance(name, bytes) else name for name in array]
 
 
-def test_tritonclient_reads_the_metadata_of_the_server_and_its_models(server, learner):
+def test_tritonclient_reads_the_metadata_of_the_server_and_its_models(server, digits_learner):
     client = make_client(server)
     assert client.is_server_live()
     assert client.is_server_ready()
@@ -38,7 +38,7 @@ def test_tritonclient_reads_the_metadata_of_the_server_and_its_models(server, le
     metadata = client.get_model_metadata("digits-2")
     assert metadata["inputs"] == [{"name": "input", "datatype": "FP32", "shape": [-1, 64]}]
     assert {"name": "logits", "datatype": "FP32", "shape": [-1, 10]} in metadata["outputs"]
-    assert metadata["parameters"]["digest"] == learner.records["digits-2"].digest
+    assert metadata["parameters"]["digest"] == digits_learner.records["digits-2"].digest
     listing = json.loads(fetch(server, "/v2/models")[2])["models"]
     assert [model["name"] for model in listing] == ["digits-1", "digits-2", "any-task"]
     assert client.get_model_metadata("digits-2", "1") == metadata
@@ -46,9 +46,9 @@ def test_tritonclient_reads_the_metadata_of_the_server_and_its_models(server, le
 
 @pytest.mark.parametrize("binary", [True, False])
 @pytest.mark.parametrize("compression", [None, "gzip", "deflate"])
-def test_tritonclient_gets_the_learners_logits(server, learner, binary, compression):
+def test_tritonclient_gets_the_learners_logits(server, digits_learner, binary, compression):
     x = torch.randn(7, 64)
-    expected = learner.logits(x, "digits-2")
+    expected = digits_learner.logits(x, "digits-2")
     options = {"request_compression_algorithm": compression, "response_compression_algorithm": compression}
     response = make_client(server).infer("digits-2", make_input(x, binary), **options)
     assert np.abs(response.as_numpy("logits") - expected.numpy()).max() < 1e-5
@@ -63,10 +63,10 @@ def test_tritonclient_gets_the_learners_logits(server, learner, binary, compress
 # -- task inference -----------------------------------------------------------------------------------------------------
 
 
-def test_the_model_any_task_infers_the_task_and_gives_its_confidence(server, learner, digits_run):
+def test_the_model_any_task_infers_the_task_and_gives_its_confidence(server, digits_learner, digits_run):
     test = open_run(digits_run).tasks(None)["digits-2"].test
     x = test.finish(test.batch(np.arange(20))[0])
-    prediction = learner.predict(x, "infer")
+    prediction = digits_learner.predict(x, "infer")
     for binary in (True, False):
         response = make_client(server).infer("any-task", make_input(x, binary))
         assert [entry["name"] for entry in response.get_response()["outputs"]] == ["task", "label", "confidence"]
@@ -77,13 +77,13 @@ def test_the_model_any_task_infers_the_task_and_gives_its_confidence(server, lea
         assert np.allclose(response.as_numpy("confidence"), prediction.confidence.numpy(), atol=1e-4)
 
 
-def test_clients_may_still_use_the_names_infer_and_sure(server, learner):
+def test_clients_may_still_use_the_names_infer_and_sure(server, digits_learner):
     x, client = torch.randn(3, 64), make_client(server)
     assert client.is_model_ready("infer")
     assert client.get_model_metadata("infer")["name"] == "infer"
     response = client.infer("infer", make_input(x))
     assert response.get_response()["model_name"] == "infer"
-    assert to_text(response.as_numpy("task")) == [name or "" for name in learner.predict(x, "infer").tasks]
+    assert to_text(response.as_numpy("task")) == [name or "" for name in digits_learner.predict(x, "infer").tasks]
     assert response.as_numpy("sure").tolist() == response.as_numpy("confidence").tolist()
     response = client.infer("infer", make_input(x), outputs=[triton.InferRequestedOutput("sure")])
     assert [entry["name"] for entry in response.get_response()["outputs"]] == ["sure"]
@@ -124,7 +124,7 @@ def test_wrong_requests_of_tritonclient_are_refused_with_a_reason(server):
             make_client(server).infer(model, inputs)
 
 
-def test_a_thousand_malformed_requests_are_refused_and_the_server_goes_on(server, learner):
+def test_a_thousand_malformed_requests_are_refused_and_the_server_goes_on(server, digits_learner):
     results = asyncio.run(malformed.send_all(server, list(malformed.make_malformed_requests(1000, "digits-1", [64]))))
     assert len({what for what, _, _ in results}) >= 60
     endless = {"an endless head", "an endless address"}  # may be closed while they are still being sent
@@ -135,7 +135,7 @@ def test_a_thousand_malformed_requests_are_refused_and_the_server_goes_on(server
     assert all(len(text) > 10 for text in reasons)
     x = torch.randn(2, 64)
     labels = make_client(server).infer("digits-1", make_input(x)).as_numpy("label")
-    assert labels.tolist() == learner.predict(x, "digits-1").tolist()
+    assert labels.tolist() == digits_learner.predict(x, "digits-1").tolist()
 
 
 def test_hostile_clients_get_no_5xx_and_do_not_disturb_valid_requests(server_process, digits_run):
@@ -165,8 +165,8 @@ def test_tokens_that_a_network_does_not_know_are_refused_and_others_answered():
     assert "does not know these inputs" in json.loads(responses[99][2])["error"]
 
 
-def test_logits_that_are_not_finite_are_refused(server, learner):
-    extreme = 3e38 * learner.subnet("digits-1").hidden1.weight[0].sign()  # the first neuron's sum overflows
+def test_logits_that_are_not_finite_are_refused(server, digits_learner):
+    extreme = 3e38 * digits_learner.subnet("digits-1").hidden1.weight[0].sign()  # the first neuron's sum overflows
     body = make_body(extreme.tolist())
     status, _, text = fetch(server, "/v2/models/digits-1/infer", body)
     assert status in (400, 422)
@@ -186,11 +186,11 @@ def test_every_client_of_several_gets_right_responses_for_some_seconds(server_pr
     assert outcome.notes["requests"] > 4
 
 
-def test_concurrent_requests_for_several_tasks_each_get_their_own_logits(server, learner):
+def test_concurrent_requests_for_several_tasks_each_get_their_own_logits(server, digits_learner):
     """Thirty threads, two tasks and different numbers of rows: the same as one after another."""
     generator = torch.Generator().manual_seed(1)
     queries = [(f"digits-{n % 2 + 1}", torch.randn(1 + n % 5, 64, generator=generator)) for n in range(300)]
-    expected = [learner.logits(x, task) for task, x in queries]
+    expected = [digits_learner.logits(x, task) for task, x in queries]
     results = [None] * len(queries)
 
     def send(first):
