@@ -120,7 +120,7 @@ FORGED = {
     "an empty name": (put("", "tasks", 0, "name"), "A task needs a name"),
     "no name": (put(None, "tasks", 0, "name"), "tasks.0.name is None"),
     "a reserved name": (put("infer", "tasks", 0, "name"), "No task can be named 'infer'"),
-    "a name that is there twice": (put("task 1", "tasks", 0, "name"), "there twice"),
+    "a name that is there twice": (put("task 1", "tasks", 0, "name"), "two tasks have the same name"),
     "an accuracy in words": (put("x", "tasks", 0, "accuracy"), "tasks.0.accuracy is 'x'"),
     "an accuracy above 1": (put(1.5, "tasks", 0, "accuracy"), "tasks.0.accuracy is 1.5"),
     "repeated class names": (put(["a", "a", "b"], "tasks", 0, "class_names"), "'a' is there 2 times"),
@@ -130,7 +130,7 @@ FORGED = {
     "units for 40 GB": (put([10**5, 10**5], "units"), r"keep.0 is bool \[\d+\] instead of bool \[200000\]"),
     "a truth value as a number": (put(True, "seed"), "seed is True"),
     "deep nesting": (put(json.loads("[" * 400 + "]" * 400), "method", "options", "variance"), "recursion limit"),
-    "options of no method": (put({"x": 1}, "method", "options"), "options that SPACE does not take"),
+    "options of no method": (put({"x": 1}, "method", "options"), "options that SPACE does not accept"),
     "files without sizes": (put({"file": "x"}, "files", "core"), "files.core.bytes is missing"),
     "no file of a task": (remove("files", "task 1"), "lists no tensors of 'task 1'"),
 }
@@ -151,7 +151,7 @@ def test_forged_tensors_are_refused_by_what_does_not_fit(folder):
         (lambda files: files["core"].pop("example"), "no example input"),
         (lambda files: files["core"].update({"core.0.weight": torch.zeros(5)}), r"core.0.weight is float32 \[5\] instead of"),
         (lambda files: files["task 0"].pop("4.bias"), "task 0 lacks 4.bias"),
-        (lambda files: files["task 0"].update(x=torch.zeros(1)), "task 0 has x, which the model has not"),
+        (lambda files: files["task 0"].update(x=torch.zeros(1)), "task 0 has x, which the model does not have"),
         (lambda files: files["core"].update({"signature.0.root": torch.zeros(3)}), "its signature does not fit"),
     ):
         changed = {name: dict(tensors) for name, tensors in files.items()}

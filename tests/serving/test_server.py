@@ -162,7 +162,7 @@ def test_tokens_that_a_network_does_not_know_are_refused_and_others_answered():
         go.set()
         join(threads)
     assert [responses[token][0] for token in (3, 99, 4)] == [200, 400, 200]
-    assert "does not know these inputs" in json.loads(responses[99][2])["error"]
+    assert "cannot read these inputs" in json.loads(responses[99][2])["error"]
 
 
 def test_logits_that_are_not_finite_are_refused(server, digits_learner):
