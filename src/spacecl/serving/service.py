@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..data.task_data import check_input
-from ..errors import SpaceError, TaskError, first_line
+from ..errors import SpaceError, TaskError
 from ..export.export import INPUT
 from ..learner import INFER, Learner
 from . import pictures
@@ -232,10 +232,6 @@ class Service:
             raise
         except SpaceError as error:  # such as a task that was removed meanwhile
             raise RequestError(str(error), 404 if isinstance(error, TaskError) else 400) from error
-        except (IndexError, RuntimeError) as error:
-            if self.learner.example.is_floating_point():
-                raise
-            raise RequestError(f"The network does not know these inputs: {first_line(error)}") from error
         finally:
             self.waiting -= 1
 
