@@ -43,7 +43,7 @@ def track(title: str, steps: int, show: Progress = None, done: int = 0) -> Itera
 
 
 def is_shown(show: bool | None) -> bool:
-    """Return whether to show progress: as told, or with None if standard error is a terminal."""
+    """Return whether to show progress; None shows it if standard error is a terminal."""
     return sys.stderr.isatty() if show is None else show
 
 
