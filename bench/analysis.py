@@ -1,7 +1,7 @@
-"""The analysis of all layers as the paper has it, by SVD of activations, and by streamed moments, each in its own process.
+"""The analysis of all layers: the paper's SVD of activations compared with streamed moments, each in its own process.
 
-The CIFAR-100 network (64-64-128-128-256 filters), and as core the authors' widths after their first task. From the trained
-network and the images to the numbers of filters.
+The network is the CIFAR-100 one (64-64-128-128-256 filters); the core has the authors' widths after their first task. Timed is
+the way from the trained network and the images to the numbers of filters.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ WIDTHS, CORE, VARIANCE = (64, 64, 128, 128, 256), (16, 18, 27, 18, 63), (0.999, 
 IMAGES = 1000
 
 
-def by_svd(model: nn.Module, x: Tensor) -> list[int]:
-    """Algorithm 3 as it stands: keep all activations, SVD of the core, project, subtract, PCA."""
+def analyse_by_svd(model: nn.Module, x: Tensor) -> list[int]:
+    """Follow Algorithm 3 literally: store all activations, SVD of the core, project, subtract, PCA."""
     from sklearn.decomposition import PCA
 
-    kept: dict[nn.Module, list[Tensor]] = {}
+    outputs: dict[nn.Module, list[Tensor]] = {}
     layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d)]
-    handles = [layer.register_forward_hook(lambda layer, _, out: kept.setdefault(layer, []).append(out)) for layer in layers]
+    handles = [layer.register_forward_hook(lambda layer, _, out: outputs.setdefault(layer, []).append(out)) for layer in layers]
     with torch.no_grad():
         for part in x.split(100):
             model(part)
     for handle in handles:
         handle.remove()
-    found = []
+    filters = []
     for layer, core, threshold in zip(layers, CORE, VARIANCE):
-        activations = torch.cat(kept[layer]).movedim(1, -1).reshape(-1, layer.out_channels).numpy()  # (samples, filters)
+        activations = torch.cat(outputs[layer]).movedim(1, -1).reshape(-1, layer.out_channels).numpy()  # (samples, filters)
         centred = activations - activations.mean(0)
         a_f, a_r = centred[:, :core], centred[:, core:]
         n = len(centred)
@@ -50,12 +50,12 @@ def by_svd(model: nn.Module, x: Tensor) -> list[int]:
         for ratio in ratios:
             if explained < threshold:
                 explained, count = explained + ratio, count + 1
-        found.append(core + count)
-    return found
+        filters.append(core + count)
+    return filters
 
 
-def by_moments(model: nn.Module, x: Tensor) -> list[int]:
-    """The same from streamed moments, as the learner does it; the graph has been traced when the model was wrapped."""
+def analyse_by_moments(model: nn.Module, x: Tensor) -> list[int]:
+    """Compute the same from streamed moments, as the learner does, which traced the graph when it wrapped the model."""
     from lightning_fabric import Fabric
 
     from spacecl.methods.space.moments import collect_moments
@@ -63,49 +63,50 @@ def by_moments(model: nn.Module, x: Tensor) -> list[int]:
     from spacecl.structure.memory_format import set_memory_format
 
     moments = collect_moments(
-        set_memory_format(model, channels_last=True), _outputs(model), x.split(100), Fabric(accelerator="cpu", devices=1)
+        set_memory_format(model, channels_last=True), _trace_outputs(model), x.split(100), Fabric(accelerator="cpu", devices=1)
     )
-    found = []
-    for (place, measured), core, threshold in zip(moments.items(), CORE, VARIANCE):
-        held = torch.arange(len(place.units)) < core
-        found.append(core + analyze_residual(measured.covariance, held).needed(threshold))
-    return found
+    filters = []
+    for (place, statistics), core, threshold in zip(moments.items(), CORE, VARIANCE):
+        in_core = torch.arange(len(place.units)) < core
+        filters.append(core + analyze_residual(statistics.covariance, in_core).needed(threshold))
+    return filters
 
 
 @cache
-def _outputs(model: nn.Module) -> tuple:
+def _trace_outputs(model: nn.Module) -> tuple:
     from spacecl.structure.channels import trace
 
     return trace(model, torch.zeros(1, 3, 32, 32)).outputs
 
 
-def child(name: str, count: int) -> None:
+def run_child(name: str, count: int) -> None:
+    """Measure one procedure in this process, and print time and memory as JSON."""
     from spacecl.data.benchmarks.networks import CNN
 
     torch.manual_seed(0)
     model, x = CNN(classes=10, filters=WIDTHS).eval(), torch.randn(count, 3, 32, 32)
-    procedure = {"svd": by_svd, "moments": by_moments}[name]
-    procedure(model, x[:4])  # warm: imports, the graph, and the libraries' own memory
-    Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
-    before, started = _status("VmRSS"), time.perf_counter()
-    found = procedure(model, x)
+    procedure = {"svd": analyse_by_svd, "moments": analyse_by_moments}[name]
+    procedure(model, x[:4])  # warm up: imports, the graph, and the libraries' own memory
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
+    before, started = _read_status("VmRSS"), time.perf_counter()
+    filters = procedure(model, x)
     spent = time.perf_counter() - started
-    memory = _status("VmHWM") - before
+    memory = _read_status("VmHWM") - before
     started = time.perf_counter()
     with torch.no_grad():
         for part in x.split(100):
             model(part)
     forward = time.perf_counter() - started
-    print(json.dumps({"filters": found, "seconds": spent, "forward": forward, "MiB": max(1.0, memory)}))
+    print(json.dumps({"filters": filters, "seconds": spent, "forward": forward, "MiB": max(1.0, memory)}))
 
 
-def _status(name: str) -> float:
-    """A figure of this process in MiB, as Linux tells it."""
+def _read_status(name: str) -> float:
+    """Return a figure of this process in MiB, as Linux reports it."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(name))
 
 
-def _measured(name: str, count: int) -> dict:
+def _measure(name: str, count: int) -> dict:
     command = [sys.executable, __file__, name, str(count)]
     runs = []
     for _ in range(1 if name == "svd" else 3):
@@ -114,14 +115,14 @@ def _measured(name: str, count: int) -> dict:
     return sorted(runs, key=lambda run: run["seconds"])[len(runs) // 2]
 
 
-def rows() -> list[Row]:
-    svd, moments, more = _measured("svd", IMAGES), _measured("moments", IMAGES), _measured("moments", 4 * IMAGES)
+def run() -> list[Row]:
+    svd, moments, more = _measure("svd", IMAGES), _measure("moments", IMAGES), _measure("moments", 4 * IMAGES)
     faster, memory = svd["seconds"] / moments["seconds"], svd["MiB"] / moments["MiB"]
     alone = (svd["seconds"] - svd["forward"]) / (moments["seconds"] - moments["forward"])
     longer = more["seconds"] / moments["seconds"]
     grown = more["MiB"] - moments["MiB"]
     same = svd["filters"] == moments["filters"]
-    what, against = "analysis of all layers, CIFAR-100 network, 1,000 images", "the paper's SVD procedure"
+    what, baseline = "analysis of all layers, CIFAR-100 network, 1,000 images", "the paper's SVD procedure"
     figures = {
         "svd_seconds": svd["seconds"],
         "svd_forward_seconds": svd["forward"],
@@ -132,11 +133,11 @@ def rows() -> list[Row]:
         "faster": faster,
         "faster_without_forward_passes": alone,
     }
-    told = f"{faster:.1f} x faster, {alone:.1f} x without the forward passes"
-    told += "" if same else f"; OTHER FILTERS: {svd['filters']} and {moments['filters']}"
+    result = f"{faster:.1f} x faster, {alone:.1f} x without the forward passes"
+    result += "" if same else f"; OTHER FILTERS: {svd['filters']} and {moments['filters']}"
     return [
-        Row(what, against, ">= 25 x faster", told, faster >= 25 and same, figures),
-        Row("its peak extra memory", against, "<= 1/10", f"1/{memory:.0f}", memory >= 10, {"memory": memory}),
+        Row(what, baseline, ">= 25 x faster", result, faster >= 25 and same, figures),
+        Row("its peak extra memory", baseline, "<= 1/10", f"1/{memory:.0f}", memory >= 10, {"memory": memory}),
         Row(
             "its growth from 1,000 to 4,000 images",
             "itself",
@@ -149,4 +150,4 @@ def rows() -> list[Row]:
 
 
 if __name__ == "__main__":
-    child(sys.argv[1], int(sys.argv[2]))
+    run_child(sys.argv[1], int(sys.argv[2]))

@@ -21,6 +21,29 @@ def digits_run(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def digits_learner(digits_run):
+    """The learner of the finished run; do not teach it more."""
+    from spacecl.runs.open_run import open_run
+
+    return open_run(digits_run).learner()
+
+
+@pytest.fixture(scope="session")
+def server_process(digits_run):
+    """A real `spacecl serve` process; at the end it must still run, and stop when interrupted."""
+    from faults.server_process import start_server
+
+    with start_server(digits_run, timeout=3.0) as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def server(server_process):
+    """The port of the real server."""
+    return server_process.port
+
+
+@pytest.fixture(scope="session")
 def browser(tmp_path_factory):
     """A real Chromium without a window."""
     if not shutil.which("chromium") or not shutil.which("chromedriver"):

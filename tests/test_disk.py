@@ -1,4 +1,4 @@
-"""Writing: whole or not at all, through power cuts, failing disks and several processes; and the journal, which only grows."""
+"""Writing: old version or new one, through power cuts, failing disks and many processes; and the journal, which only grows."""
 
 import errno
 import json
@@ -29,15 +29,15 @@ def save(folder, number, size=500):
     store.save(folder, {"number": number}, {"a": {"x": torch.full((size,), float(number))}, "b": {"y": torch.tensor([number])}})
 
 
-def number_in(folder):
-    """Which version a folder holds; all of it must be of that one."""
+def read_number(folder):
+    """The version in a folder; all files must be of that one."""
     body, files = store.load(folder, dict)
     assert bool((files["a"]["x"] == body["number"]).all())
     assert int(files["b"]["y"]) == body["number"]
     return body["number"]
 
 
-def leftovers(folder):
+def list_leftovers(folder):
     return [path.name for path in folder.rglob("*") if path.name.endswith(disk.TEMPORARY)]
 
 
@@ -56,7 +56,7 @@ def test_a_power_cut_leaves_the_old_version_or_the_new_one():
         "result",
         "folder of a run",
         "cache",
-        "whole run",
+        "complete run",
     }
 
 
@@ -69,10 +69,10 @@ MISSING = {
 
 @pytest.mark.parametrize("missing", MISSING)
 def test_the_simulation_of_power_cuts_finds_a_missing_sync(missing):
-    first = replace(power._checkpoint_scenario(), steps=power._checkpoint_scenario().steps[:1])
-    for scenario in (next(power._journal_scenarios()), first):
+    first = replace(power._make_checkpoint_scenario(), steps=power._make_checkpoint_scenario().steps[:1])
+    for scenario in (next(power._make_journal_scenarios()), first):
         problems = []
-        for case in power.cases_of(scenario, 0, MISSING[missing]):
+        for case in power.make_cases(scenario, 0, MISSING[missing]):
             try:
                 power.check(case)
             except AssertionError as error:
@@ -88,11 +88,11 @@ WRITING = (
 )
 
 
-def test_every_write_of_the_product_goes_through_the_layer():
+def test_the_package_writes_files_only_through_this_module():
     exempt = {"metrics_log.py": 1, "executors.py": 1}  # TensorBoard's log, and what a run's process prints
     for file in Path(spacecl.__file__).parent.rglob("*.py"):
-        found = [line for line in file.read_text().splitlines() if any(re.search(text, line) for text in WRITING)]
-        assert file.name == "disk.py" or len(found) == exempt.get(file.name, 0), (file.name, found)
+        lines = [line for line in file.read_text().splitlines() if any(re.search(text, line) for text in WRITING)]
+        assert file.name == "disk.py" or len(lines) == exempt.get(file.name, 0), (file.name, lines)
 
 
 # -- disks that fail --------------------------------------------------------------------------------------------------
@@ -143,24 +143,24 @@ class Failing(disk.System):
 def test_a_failing_disk_is_reported_with_file_folder_and_remedy_and_loses_nothing(tmp_path, monkeypatch, code, remedy):
     save(tmp_path, 1)
     for at in range(50):
-        before = number_in(tmp_path)
+        before = read_number(tmp_path)
         monkeypatch.setattr(disk, "system", Failing(code, at))
         try:
             save(tmp_path, at + 2)
             break
         except StoreError as error:
-            told = str(error)
+            message = str(error)
         finally:
             monkeypatch.undo()
-        assert str(tmp_path) in told
-        assert re.search(remedy, told)
-        assert number_in(tmp_path) in (before, at + 2)
-        assert not leftovers(tmp_path)
-    assert number_in(tmp_path) == at + 2
+        assert str(tmp_path) in message
+        assert re.search(remedy, message)
+        assert read_number(tmp_path) in (before, at + 2)
+        assert not list_leftovers(tmp_path)
+    assert read_number(tmp_path) == at + 2
     assert 12 < at < 49
 
 
-def test_what_was_written_in_vain_is_removed_when_the_disk_is_full(tmp_path, monkeypatch):
+def test_files_of_a_failed_save_are_removed_when_the_disk_is_full(tmp_path, monkeypatch):
     save(tmp_path, 1)
     files = set(os.listdir(tmp_path))
     monkeypatch.setattr(disk, "system", Failing(errno.ENOSPC, 5))  # in the second file of the save
@@ -191,8 +191,8 @@ def test_a_real_full_disk_keeps_the_old_version_and_the_journal(small_disk):
     (small_disk / "filler").write_bytes(bytes((1 << 20) - (100 << 10)))
     with pytest.raises(StoreError, match=rf"{folder}.*No space left on device \(ENOSPC\).*Free some space"):
         save(folder, 2, 100_000)
-    assert number_in(folder) == 1
-    assert not leftovers(small_disk)
+    assert read_number(folder) == 1
+    assert not list_leftovers(small_disk)
     fill(small_disk / "rest")
     long = {**ROWS[0], "epoch": 2, "task": "long" * 5000}
     with pytest.raises(StoreError, match=r"metrics.jsonl cannot be written: No space left"):
@@ -212,24 +212,24 @@ def fill(file):
             pass
 
 
-def in_child(do, *arguments):
+def run_in_child(do, *arguments):
     process = FORK.Process(target=do, args=arguments)
     process.start()
     process.join(120)
     return process.exitcode
 
 
-def limited(size, do, *arguments):
-    """In a process of its own that cannot write files above a size."""
+def run_limited(size, do, *arguments):
+    """Run a function in this process, which then cannot write larger files."""
     torch.set_num_threads(1)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
     do(*arguments)
 
 
-def test_a_line_that_does_not_fit_is_taken_back(tmp_path):
+def test_a_line_that_does_not_fit_leaves_the_file_as_it_was(tmp_path):
     file = tmp_path / "metrics.jsonl"
     Journal(file).add(ROWS[0])
-    whole = file.read_bytes()
+    content = file.read_bytes()
 
     def add():
         journal = Journal(file)
@@ -238,11 +238,11 @@ def test_a_line_that_does_not_fit_is_taken_back(tmp_path):
         assert journal.rows == ROWS[:1]
         assert not journal.has_test(1)
 
-    assert in_child(limited, len(whole) + 10, add) == 0
-    assert file.read_bytes() == whole
+    assert run_in_child(run_limited, len(content) + 10, add) == 0
+    assert file.read_bytes() == content
 
 
-def test_a_disk_that_takes_no_more_ends_a_run_without_a_traceback(tmp_path):
+def test_a_full_disk_ends_a_run_without_a_traceback(tmp_path):
     run = [
         "run",
         "permuted-digits",
@@ -264,13 +264,13 @@ def test_a_disk_that_takes_no_more_ends_a_run_without_a_traceback(tmp_path):
         sys.stderr.close()
         os._exit(code)
 
-    assert in_child(limited, 10_000, go) == 1
+    assert run_in_child(run_limited, 10_000, go) == 1
     text = (tmp_path / "stderr").read_text()
     assert "Traceback" not in text
     assert re.search(
         rf"^spacecl: {tmp_path}/run/checkpoints/.* cannot be written: File too large \(EFBIG\)\. The folder is", text
     )
-    assert in_child(main_or_exit, [*run, "--out", str(tmp_path / "run")]) == 0, "with room again, it is resumed"
+    assert run_in_child(main_or_exit, [*run, "--out", str(tmp_path / "run")]) == 0, "with space again, it is resumed"
 
 
 def main_or_exit(arguments):
@@ -281,29 +281,29 @@ def main_or_exit(arguments):
 # -- several processes ------------------------------------------------------------------------------------------------
 
 
-def test_processes_that_save_to_one_folder_take_turns_and_readers_see_whole_versions():
+def test_processes_that_save_to_one_folder_take_turns_and_readers_see_complete_versions():
     outcome = writers.run(3, seed=0)
     assert not outcome.failures
     assert outcome.notes["reads"] > 0
 
 
-def hold(folder, held, done):
+def hold_lock(folder, locked, done):
     with store.lock_folder(folder, 0, StoreError("busy")):
-        held.set()
+        locked.set()
         done.wait(60)
 
 
-def test_a_second_writer_waits_and_is_then_refused_by_name(tmp_path, monkeypatch):
+def test_a_second_writer_waits_and_is_then_refused(tmp_path, monkeypatch):
     save(tmp_path, 1)
-    held, done = FORK.Event(), FORK.Event()
-    process = FORK.Process(target=hold, args=(tmp_path, held, done))
+    locked, done = FORK.Event(), FORK.Event()
+    process = FORK.Process(target=hold_lock, args=(tmp_path, locked, done))
     process.start()
-    assert held.wait(60)
+    assert locked.wait(60)
     with monkeypatch.context() as patch:
         patch.setattr(store, "WAIT", 0.1)
         with pytest.raises(StoreError, match=rf"Another process has been saving to {tmp_path}"):
             save(tmp_path, 2)
-    assert number_in(tmp_path) == 1, "reading needs no lock"
+    assert read_number(tmp_path) == 1, "reading needs no lock"
     thread = threading.Thread(target=save, args=(tmp_path, 3))
     thread.start()
     thread.join(0.3)
@@ -311,7 +311,7 @@ def test_a_second_writer_waits_and_is_then_refused_by_name(tmp_path, monkeypatch
     done.set()
     thread.join(60)
     process.join()
-    assert number_in(tmp_path) == 3
+    assert read_number(tmp_path) == 3
 
 
 def test_threads_that_save_to_one_folder_take_turns(tmp_path):
@@ -320,9 +320,9 @@ def test_threads_that_save_to_one_folder_take_turns(tmp_path):
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert number_in(tmp_path) in range(6)
+    assert read_number(tmp_path) in range(6)
     assert len(list(tmp_path.glob("*.safetensors"))) == 2
-    assert not leftovers(tmp_path)
+    assert not list_leftovers(tmp_path)
 
 
 def test_threads_that_write_one_file_without_a_lock_do_not_disturb_each_other(tmp_path):
@@ -347,16 +347,16 @@ def test_threads_that_write_one_file_without_a_lock_do_not_disturb_each_other(tm
 
 def test_a_reader_that_is_overtaken_by_a_save_reads_the_new_version(tmp_path, monkeypatch):
     save(tmp_path, 1)
-    usual, versions = store._read, iter((2, 3))
+    read, versions = store._read_tensors, iter((2, 3))
 
     def slow(*given):
         for number in versions:
             save(tmp_path, number)
             break
-        return usual(*given)
+        return read(*given)
 
-    monkeypatch.setattr(store, "_read", slow)
-    assert number_in(tmp_path) == 3
+    monkeypatch.setattr(store, "_read_tensors", slow)
+    assert read_number(tmp_path) == 3
     assert store.read_version(tmp_path, dict)[2] == {}
 
 
@@ -365,14 +365,14 @@ def test_loading_writes_nothing(tmp_path):
     (tmp_path / store.LOCK).unlink()
     before = sorted(os.listdir(tmp_path))
     tmp_path.chmod(0o555)
-    assert number_in(tmp_path) == 1
+    assert read_number(tmp_path) == 1
     assert sorted(os.listdir(tmp_path)) == before
     tmp_path.chmod(0o755)
 
 
-def test_only_the_holder_of_the_lock_removes_what_others_left(tmp_path):
+def test_temporary_files_of_others_are_removed_only_with_the_lock(tmp_path):
     theirs = tmp_path / f".spacecl.json.0123456789abcdef{disk.TEMPORARY}"
-    theirs.write_bytes(b"of a process that may be alive")
+    theirs.write_bytes(b"of a process that may still run")
     disk.write_file(tmp_path / "spacecl.json", b"{}")
     assert theirs.exists()
     save(tmp_path, 1)

@@ -2,14 +2,17 @@
 
 import signal
 import time
+import warnings
 import weakref
 
 import pytest
 from faults.kills import run
 
 from spacecl.cli import main as cli
+from spacecl.errors import SpaceWarning
 
 
+@pytest.mark.slow
 def test_runs_that_are_killed_at_random_moments_end_as_undisturbed_ones():
     outcome = run(12, seed=3)
     assert outcome.failures == []
@@ -53,3 +56,20 @@ def test_an_interrupt_that_a_library_makes_an_error_of_its_own_is_an_interrupt(m
     monkeypatch.setattr(cli.demo, "run_command", work)
     assert cli.main(["demo"]) == 130
     assert capfd.readouterr().err == "Interrupted.\n"
+
+
+@pytest.mark.filterwarnings("always")
+def test_a_command_prints_warnings_as_text_and_leaves_the_users_handler_in_place(monkeypatch, capfd):
+    def work(options):
+        warnings.warn("little space is left", SpaceWarning, stacklevel=1)
+        return 0
+
+    others = []
+    handler = lambda message, *rest: others.append(str(message))  # noqa: E731
+    monkeypatch.setattr(warnings, "showwarning", handler)
+    monkeypatch.setattr(cli.demo, "run_command", work)
+    assert cli.main(["demo"]) == 0
+    assert capfd.readouterr().err == "spacecl: warning: little space is left\n"
+    assert warnings.showwarning is handler
+    warnings.warn("after the command", SpaceWarning, stacklevel=1)
+    assert others == ["after the command"]

@@ -377,10 +377,10 @@ def test_a_share_that_is_none_is_refused():
 def test_the_suite_measures_and_writes_what_it_found(tmp_path):
     """One round of each: the figures mean nothing here, but every part runs."""
     out = tmp_path / "bench.json"
-    command = [sys.executable, "bench", "--rounds", "1", "--only", "starting", "asking", "learning", "--out", str(out)]
+    command = [sys.executable, "bench", "--rounds", "1", "--only", "startup", "inference", "training", "--out", str(out)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = json.loads(out.read_text())
-    assert {row["part"] for row in found["rows"]} == {"starting", "asking", "learning"}
+    assert {row["part"] for row in found["rows"]} == {"startup", "inference", "training"}
     assert all(row["figures"] and all(value > 0 for value in row["figures"].values()) for row in found["rows"])
     assert "spacecl --help" in done.stdout

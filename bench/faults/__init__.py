@@ -1,1 +1,1 @@
-"""Fault injection: what goes wrong in the field, tried here by the thousand. `python -m bench.faults --help`."""
+"""Fault injection: whatever can go wrong in use, tried thousands of times. See `python -m bench.faults --help`."""

@@ -1,10 +1,10 @@
-"""Inject faults by the thousand and count what breaks.
+"""Inject thousands of faults and count failures.
 
     python -m bench.faults                      # everything in full, about an hour on two cores
     python -m bench.faults --only files --share 0.01 --seed 1
 
-Every part is bounded, stops by itself, and draws its cases from the seed, so that a case that fails can be seen again.
-docs/reliability.md has what was promised, what was tried, and the figures.
+Every part stops by itself and draws its cases from the seed, so that failures can be reproduced. docs/reliability.md lists the
+promises, what was tried, and the figures.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the cases (default 0)")
     parser.add_argument("--out", type=Path, default=Path("faults.json"), help="file for the counts (default: faults.json)")
     args = parser.parse_args()
-    broken, rows = 0, []
+    failures, rows = 0, []
     for name in args.only:
         count, text = PARTS[name]
         print(f"{name}: {text} ...", flush=True)
         started = time.perf_counter()
         outcome = import_module(f".{name}", __package__).run(max(1, round(args.share * count)) if count else 0, args.seed)
         seconds = time.perf_counter() - started
-        broken += len(outcome.failures)
+        failures += len(outcome.failures)
         kinds = len({kind for kind, _ in outcome.counts})
         print(
-            f"  {outcome.tried:,} cases of {kinds} kinds in {seconds:,.0f} s: {len(outcome.failures)} broke a promise; "
+            f"  {outcome.tried:,} cases of {kinds} kinds in {seconds:,.0f} s: {len(outcome.failures)} failures; "
             f"slowest case {outcome.longest:.1f} s, peak memory {outcome.peak_memory / 2**30:.2f} GB"
         )
         for failure in outcome.failures[:20]:
@@ -66,8 +66,8 @@ def main() -> int:
             }
         )
         args.out.write_text(json.dumps(rows, indent=1) + "\n")
-    print(f"{broken} failures; the counts are in {args.out}")
-    return int(broken > 0)
+    print(f"{failures} failures; the counts are in {args.out}")
+    return int(failures > 0)
 
 
 if __name__ == "__main__":

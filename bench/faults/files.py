@@ -1,13 +1,12 @@
 """Damaged and forged files: saved learners, run folders, checkpoints, settings and, by `data_files`, datasets.
 
-Half of the cases damage bytes as disks and networks do; the others are forged as a stranger would: JSON is edited in one place
-and tensors are exchanged, and all checksums are made right again, so that only types, shapes and digests can tell.
+Half of the cases damage bytes as disks and networks do. The others are forged as an attacker would: JSON is edited in one place
+or tensors are replaced, and all checksums are updated, so that only types, shapes and digests reveal it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import io
 import json
 import os
@@ -22,12 +21,12 @@ from typing import Any
 
 import torch
 
-from spacecl import Learner, Recipe, SpaceError, Task, store
+from spacecl import Learner, Recipe, SpaceError, Task
 from spacecl.cli.main import main
 from spacecl.data.benchmarks.networks import NETWORKS
-from spacecl.documents import digest_json
 
 from . import data_files
+from .forgery import damage_file, edit_json, forge_manifest, forge_names, forge_tensors, write_json
 from .guard import run_guarded
 from .outcome import Outcome, damage
 
@@ -39,15 +38,11 @@ COMMANDS = (
     ["run", "--resume", "--out", "{}", "--quiet", "--no-measure"],
     ["export", "{}", "--all", "--format", "safetensors", "--json"],
 )
-NUMBERS = (0, -1, 1, 2**31, 2**63, 10**40, 1.5, -0.0, 1e308, float("nan"), float("inf"))
-TEXTS = ("", "x", "infer", "\0", "\ud800", "../../etc/passwd", "/etc/passwd", "/proc/kmsg", "a" * 5000)
-LISTS: tuple[Any, ...] = ([], {}, [[]], [None], {"": None}, [1, 2, 3], {"a": {"b": []}})
-ODD: tuple[Any, ...] = (None, True, False, *NUMBERS, *TEXTS, *LISTS)
 
 
 @dataclass(frozen=True)
 class Case:
-    """One damaged file and what is done with it."""
+    """One damaged file, and how it is used."""
 
     kind: str
     seed: int
@@ -64,12 +59,14 @@ def run_saved(count: int, seed: int) -> Outcome:
     kinds = draw.choices(list(_KINDS), _WEIGHTS, k=count)
     cases = [Case(kind, draw.randrange(2**40)) for kind in kinds]
     with tempfile.TemporaryDirectory() as folder, _Quiet():
-        bench = _Bench(Path(folder))
-        return run_guarded("files", cases, bench.do, kind=lambda case: case.kind, describe=lambda case: f"seed {case.seed}")
+        fixture = _Fixture(Path(folder))
+        return run_guarded(
+            "files", cases, fixture.run_case, kind=lambda case: case.kind, describe=lambda case: f"seed {case.seed}"
+        )
 
 
 class _Quiet(contextlib.ExitStack):
-    """Without warnings and what commands print."""
+    """Without warnings."""
 
     def __enter__(self) -> _Quiet:
         self.enter_context(warnings.catch_warnings())
@@ -77,8 +74,8 @@ class _Quiet(contextlib.ExitStack):
         return self
 
 
-class _Bench:
-    """Good files to be damaged: a run of two tasks, its learner, a checkpoint of its second task."""
+class _Fixture:
+    """Good files to be damaged: a run of two tasks, its learner, and a checkpoint of a third task."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -87,7 +84,7 @@ class _Bench:
         with contextlib.redirect_stdout(io.StringIO()):
             code = main([*arguments, "--out", str(self.good), "--quiet", "--no-measure", "--device", "cpu"])
         assert code == 0
-        self.learner = Learner.load(self.good / "model", self.model(), progress=False)
+        self.learner = Learner.load(self.good / "model", self.make_model(), progress=False)
         self.rows = torch.randn(8, 64, generator=torch.Generator().manual_seed(0))
         self.logits = {name: self.learner.logits(self.rows, name) for name in self.learner.tasks}
         data = torch.randn(60, 64, generator=torch.Generator().manual_seed(1)), torch.arange(60) % 3
@@ -96,252 +93,133 @@ class _Bench:
         with contextlib.suppress(KeyboardInterrupt):
             self.learner.learn(self.task, self.recipe, checkpoint=self.checkpoint, on_epoch=_interrupt_after(2))
 
-    def model(self) -> torch.nn.Module:
+    def make_model(self) -> torch.nn.Module:
         return NETWORKS["mlp-small"]((64,), 10)
 
-    def do(self, case: Case) -> str:
-        """Damage a fresh copy and use it; whatever still loads must answer as before, to the bit."""
+    def run_case(self, case: Case) -> str:
+        """Damage a fresh copy and use it; whatever still loads must give the same bits as before."""
         draw = random.Random(case.seed)
         place = self.folder / f"case-{os.getpid()}"
         shutil.rmtree(place, ignore_errors=True)
         return _KINDS[case.kind](self, place, draw)
 
     def load(self, folder: Path, draw: random.Random) -> str:
-        """Load a learner, one time in four by way of tracing the model anew."""
-        anew = draw.random() < 0.25
-        self.check(Learner.load(folder, self.model(), progress=False) if anew else self.learner.reload(folder))
+        """Load a learner; one time in four, trace the model again."""
+        trace = draw.random() < 0.25
+        self.check(Learner.load(folder, self.make_model(), progress=False) if trace else self.learner.reload(folder))
         return "loaded"
 
     def check(self, learner: Learner) -> None:
         for name in learner.tasks:
             if name in self.logits:
-                assert torch.equal(learner.logits(self.rows, name), self.logits[name]), f"task {name!r} answers otherwise"
+                assert torch.equal(learner.logits(self.rows, name), self.logits[name]), f"task {name!r} gives other logits"
         learner.capacity, learner.size, learner.storage  # noqa: B018
         learner.identify(self.rows)
 
     def command(self, folder: Path, draw: random.Random) -> str:
-        """Give a command for a folder; it may fail, but in words."""
+        """Run a random command on a folder; if it fails, it must print a reason."""
         arguments = [part.replace("{}", str(folder)) for part in draw.choice(COMMANDS)]
-        said, wrong = io.StringIO(), io.StringIO()
+        output, errors = io.StringIO(), io.StringIO()
         try:
-            with contextlib.redirect_stdout(said), contextlib.redirect_stderr(wrong):
+            with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
                 code = main(arguments)
         except SystemExit as end:
             code = int(end.code or 0)
         if code == 1:
-            assert wrong.getvalue().strip() or "--json" in arguments, "a command fails without a word"
+            assert errors.getvalue().strip() or "--json" in arguments, "a command fails without a reason"
         if (folder / "model").exists() and code == 0 and arguments[0] == "run":
             self.check(self.learner.reload(folder / "model"))
         return f"exit code {code}"
 
 
-Do = Callable[[_Bench, Path, random.Random], str]
+CaseFunction = Callable[[_Fixture, Path, random.Random], str]
 
 
 def _interrupt_after(epochs: int) -> Any:
-    seen = []
+    rows = []
 
-    def note(row: Any) -> None:
-        seen.append(row)
-        if len(seen) > epochs:
+    def on_epoch(row: Any) -> None:
+        rows.append(row)
+        if len(rows) > epochs:
             raise KeyboardInterrupt
 
-    return note
+    return on_epoch
 
 
-def _damage_file(folder: Path, draw: random.Random) -> None:
-    file = draw.choice(sorted(path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"))
-    file.write_bytes(damage(file.read_bytes(), draw)[1])
+def _load_after(change: Callable[[Path, random.Random], None]) -> CaseFunction:
+    """Return a function that changes a copy of the saved learner and loads it."""
 
-
-def edit(value: Any, draw: random.Random) -> Any:
-    """JSON with one place removed, exchanged, renamed, repeated or nested."""
-    value = copy.deepcopy(value)
-    places = list(_places(value))
-    if not places:
-        return draw.choice(ODD)
-    container, key = draw.choice(places)
-    how = draw.choice(("remove", "odd", "odd", "odd", "rename", "repeat", "nest", "other"))
-    if how == "remove":
-        del container[key]
-    elif how == "odd":
-        container[key] = draw.choice(ODD)
-    elif how == "rename" and isinstance(container, dict):
-        container[draw.choice(("", "x", "../x", str(key) * 3))] = container.pop(key)
-    elif how == "repeat" and isinstance(container, list):
-        container.insert(key, copy.deepcopy(container[key]))
-    elif how == "nest":
-        nested: Any = container[key]
-        for _ in range(draw.choice((1, 3, 400))):
-            nested = [nested] if draw.random() < 0.5 else {"x": nested}
-        container[key] = nested
-    else:
-        other, from_key = draw.choice(places)
-        container[key] = copy.deepcopy(other[from_key])
-    return value
-
-
-def _places(value: Any) -> Any:
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield value, key
-            yield from _places(inner)
-    elif isinstance(value, list):
-        for key, inner in enumerate(value[:20]):
-            yield value, key
-            yield from _places(inner)
-
-
-def _write_json(file: Path, value: Any) -> None:
-    file.write_bytes(json.dumps(value).encode())
-
-
-def _sign(folder: Path, content: Any) -> None:
-    """Write a manifest with the right checksum."""
-    _write_json(folder / store.MANIFEST, {"sha256": digest_json(content), "content": content})
-
-
-def _forge_manifest(folder: Path, draw: random.Random) -> None:
-    """A manifest that is edited in one place, its checksum made right."""
-    document = json.loads((folder / store.MANIFEST).read_text())
-    content = edit(document["content"], draw)
-    _sign(folder, content)
-
-
-def _forge_tensors(folder: Path, draw: random.Random) -> None:
-    """A set of tensors with one dropped, renamed, exchanged, reshaped or changed, every checksum made right."""
-    body, files = store.load(folder, dict)
-    name = draw.choice(sorted(files))
-    tensors = files[name]
-    key = draw.choice(sorted(tensors))
-    tensor = tensors[key]
-    how = draw.choice(("drop", "rename", "type", "shape", "bits", "nan", "empty", "other", "more"))
-    if how == "drop":
-        del tensors[key]
-    elif how == "rename":
-        tensors[draw.choice(("x", "keep.7", "core.x", "taken.x", "memory.x", "signature.0.x"))] = tensors.pop(key)
-    elif how == "type":
-        tensors[key] = tensor.to(draw.choice((torch.float64, torch.int64, torch.bool, torch.uint8, torch.float16)))
-    elif how == "shape":
-        tensors[key] = draw.choice((tensor.reshape(-1), tensor[None], tensor[..., :-1], torch.cat([tensor, tensor])))
-    elif how == "bits" and tensor.numel():
-        flat = tensor.reshape(-1).clone()
-        at = draw.randrange(flat.numel())
-        flat[at] = ~flat[at] if flat.dtype == torch.bool else flat[at] + 1
-        tensors[key] = flat.reshape(tensor.shape)
-    elif how == "nan" and tensor.is_floating_point():
-        tensors[key] = torch.full_like(tensor, draw.choice((float("nan"), float("inf"), 1e38)))
-    elif how == "empty":
-        tensors[key] = tensor.new_zeros(draw.choice(((), (0,), (0, 0), (1,))))
-    elif how == "other":
-        tensors[key] = tensors[draw.choice(sorted(tensors))]
-    else:
-        tensors["more"] = tensor
-    store.save(folder, {k: v for k, v in body.items() if k not in ("format", "files")}, files)
-
-
-def _forge_names(folder: Path, draw: random.Random) -> None:
-    """A file that the manifest lists elsewhere, or that is none: absolute, above the folder, a link, a pipe, a folder."""
-    document = json.loads((folder / store.MANIFEST).read_text())
-    entry = draw.choice(list(document["content"]["files"].values()))
-    how = draw.choice(("absolute", "above", "link", "pipe", "folder", "proc", "sparse"))
-    file = folder / entry["file"]
-    if how in ("absolute", "above"):
-        moved = folder.parent / f"moved-{os.getpid()}"
-        shutil.move(file, moved)
-        entry["file"] = str(moved) if how == "absolute" else f"../{moved.name}"
-    elif how == "proc":
-        entry["file"] = draw.choice(("/proc/kmsg", "/dev/zero", "/dev/stdin"))
-    else:
-        data = file.read_bytes()
-        file.unlink()
-        if how == "link":
-            (folder / "target").write_bytes(data)
-            file.symlink_to(draw.choice((folder / "target", Path("/proc/kmsg"), Path("/dev/zero"))))
-        elif how == "pipe":
-            os.mkfifo(file)
-        elif how == "folder":
-            file.mkdir()
-        else:
-            with file.open("wb") as stream:
-                stream.truncate(5 << 30)
-    _sign(folder, document["content"])
-    with contextlib.suppress(SpaceError):
-        Learner.load(folder, NETWORKS["mlp-small"]((64,), 10), progress=False)
-        raise AssertionError(f"{how} was followed")
-
-
-def _load_after(change: Callable[[Path, random.Random], None]) -> Do:
-    """Change a copy of the saved learner and load it."""
-
-    def do(bench: _Bench, place: Path, draw: random.Random) -> str:
-        shutil.copytree(bench.good / "model", place)
+    def run_case(fixture: _Fixture, place: Path, draw: random.Random) -> str:
+        shutil.copytree(fixture.good / "model", place)
         change(place, draw)
-        return bench.load(place, draw)
+        return fixture.load(place, draw)
 
-    return do
+    return run_case
 
 
-def _learner_names(bench: _Bench, place: Path, draw: random.Random) -> str:
-    shutil.copytree(bench.good / "model", place)
-    _forge_names(place, draw)
+def _load_forged_names(fixture: _Fixture, place: Path, draw: random.Random) -> str:
+    shutil.copytree(fixture.good / "model", place)
+    how = forge_names(place, draw)
+    with contextlib.suppress(SpaceError):
+        Learner.load(place, fixture.make_model(), progress=False)
+        raise AssertionError(f"{how} was followed")
     return "refused"
 
 
-def _run_bytes(bench: _Bench, place: Path, draw: random.Random) -> str:
-    shutil.copytree(bench.good, place)
-    _damage_file(place, draw)
-    return bench.command(place, draw)
+def _use_damaged_run(fixture: _Fixture, place: Path, draw: random.Random) -> str:
+    shutil.copytree(fixture.good, place)
+    damage_file(place, draw)
+    return fixture.command(place, draw)
 
 
-def _run_json(bench: _Bench, place: Path, draw: random.Random) -> str:
-    shutil.copytree(bench.good, place)
+def _use_edited_run(fixture: _Fixture, place: Path, draw: random.Random) -> str:
+    shutil.copytree(fixture.good, place)
     file = place / draw.choice(RUN_FILES)
     if file.suffix == ".jsonl":
         rows = [json.loads(line) for line in file.read_text().splitlines()]
-        rows = edit(rows, draw)
+        rows = edit_json(rows, draw)
         file.write_text("".join(f"{json.dumps(row)}\n" for row in (rows if isinstance(rows, list) else [rows])))
     else:
-        _write_json(file, edit(json.loads(file.read_text()), draw))
+        write_json(file, edit_json(json.loads(file.read_text()), draw))
     if draw.random() < 0.4 and file.name != "result.json":
-        (place / "result.json").unlink()  # so that the run goes on
-    return bench.command(place, draw)
+        (place / "result.json").unlink()  # so that the run is resumed
+    return fixture.command(place, draw)
 
 
-def _result_json(bench: _Bench, place: Path, draw: random.Random) -> str:
-    """Beside a good run, so that the page is made of both."""
-    shutil.copytree(bench.good, place / "one")
-    shutil.copytree(bench.good, place / "two")
+def _report_edited_result(fixture: _Fixture, place: Path, draw: random.Random) -> str:
+    """Report an edited result together with a good one."""
+    shutil.copytree(fixture.good, place / "one")
+    shutil.copytree(fixture.good, place / "two")
     file = place / "two" / "result.json"
     result = json.loads(file.read_text())
     for _ in range(draw.choice((1, 1, 3))):
-        result = edit(result, draw)
-    _write_json(file, result)
+        result = edit_json(result, draw)
+    write_json(file, result)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         return f"exit code {main(['report', str(place)])}"
 
 
-def _checkpoint(bench: _Bench, place: Path, draw: random.Random) -> str:
-    shutil.copytree(bench.checkpoint, place)
+def _resume_checkpoint(fixture: _Fixture, place: Path, draw: random.Random) -> str:
+    shutil.copytree(fixture.checkpoint, place)
     phase = draw.choice(sorted(path for path in place.iterdir() if path.is_dir()))
-    draw.choice((_damage_file, _forge_manifest, _forge_tensors))(phase, draw)
-    learner = Learner.load(bench.good / "model", bench.model(), progress=False)
+    draw.choice((damage_file, forge_manifest, forge_tensors))(phase, draw)
+    learner = Learner.load(fixture.good / "model", fixture.make_model(), progress=False)
     try:
-        learner.learn(bench.task, bench.recipe, checkpoint=place)
+        learner.learn(fixture.task, fixture.recipe, checkpoint=place)
         verdict = "learned"
     except SpaceError:
         verdict = "refused"
-    bench.check(learner)
+    fixture.check(learner)
     return verdict
 
 
-def _settings(bench: _Bench, place: Path, draw: random.Random) -> str:
-    """A TOML file, edited or damaged; the run is stopped before it trains."""
+def _resolve_settings(fixture: _Fixture, place: Path, draw: random.Random) -> str:
+    """Resolve an edited or damaged TOML file, without running it."""
     from spacecl.runs.config import to_toml
     from spacecl.runs.resolve import read_toml, resolve
 
     place.mkdir()
-    values = edit({**json.loads((bench.good / "config.json").read_text()), "later": [{"from": 2, "lr": 0.01}]}, draw)
+    values = edit_json({**json.loads((fixture.good / "config.json").read_text()), "later": [{"from": 2, "lr": 0.01}]}, draw)
     try:
         text = "\n".join(f"{json.dumps(key)} = {to_toml(value)}" for key, value in values.items() if value is not None)
     except (AttributeError, TypeError, RecursionError):
@@ -352,15 +230,15 @@ def _settings(bench: _Bench, place: Path, draw: random.Random) -> str:
     return "resolved"
 
 
-_KINDS: dict[str, Do] = {
-    "learner, damaged bytes": _load_after(_damage_file),
-    "learner, forged manifest": _load_after(_forge_manifest),
-    "learner, forged tensors": _load_after(_forge_tensors),
-    "learner, files elsewhere": _learner_names,
-    "run folder, damaged bytes": _run_bytes,
-    "run folder, edited JSON": _run_json,
-    "result.json, edited": _result_json,
-    "checkpoint, damaged or forged": _checkpoint,
-    "settings in TOML": _settings,
+_KINDS: dict[str, CaseFunction] = {
+    "learner, damaged bytes": _load_after(damage_file),
+    "learner, forged manifest": _load_after(forge_manifest),
+    "learner, forged tensors": _load_after(forge_tensors),
+    "learner, files elsewhere": _load_forged_names,
+    "run folder, damaged bytes": _use_damaged_run,
+    "run folder, edited JSON": _use_edited_run,
+    "result.json, edited": _report_edited_result,
+    "checkpoint, damaged or forged": _resume_checkpoint,
+    "settings in TOML": _resolve_settings,
 }
 _WEIGHTS = (20, 25, 25, 4, 6, 8, 3, 3, 6)  # per cent; commands take longest

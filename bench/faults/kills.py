@@ -1,7 +1,7 @@
 """Kill runs of all methods at random moments and at file operations, resume them, and compare with an undisturbed run.
 
 Every attempt is a process forked from this one, which has imported all that a run needs; otherwise starting would take
-longer than running. One kill in forty hits a `spacecl run` that starts from nothing, to see the moments of importing, too.
+longer than running. One kill in forty hits a `spacecl run` that starts from scratch, to include the time of imports.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import io
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -31,15 +32,15 @@ OPTIONS = (
     *("--tasks", "3", "--limit", "20", "--epochs", "3", "--retrain-epochs", "2", "--model", "mlp-small"),
     *("--no-measure", "--quiet", "--device", "cpu"),
 )
-SECONDS = 10.0  # within which a process must have ended after its signal
-ATTEMPT = 120.0  # seconds of a run that nobody disturbs; far more than it needs
-EVENTS = ("open", "os.rename", "os.mkdir", "os.truncate")  # of Python's audit
+SECONDS = 10.0  # for a process to end after its signal
+ATTEMPT = 120.0  # seconds for an undisturbed run; far more than it needs
+EVENTS = ("open", "os.rename", "os.mkdir", "os.truncate")  # of Python's audit hooks
 Wait = Callable[[int], None]
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What an undisturbed run left behind, and what it took."""
+    """The files of an undisturbed run, its time, and its number of file operations."""
 
     content: dict[str, Any]
     seconds: float
@@ -48,7 +49,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class End:
-    """How an attempt ended: its exit code (a signal's number is negative), its seconds, and what it printed."""
+    """How an attempt ended: its exit code (a negative one is a signal), its seconds, and its standard error."""
 
     code: int
     seconds: float
@@ -60,18 +61,18 @@ def run(count: int, seed: int) -> Outcome:
 
     outcome, draw = Outcome("kills"), random.Random(seed)
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # a process that is forked while others compute could wait for them for ever
-    # Shells let what they run in the background ignore interrupts, and all that it starts with it.
+    torch.set_num_threads(1)  # a process that is forked while threads compute could deadlock
+    # Processes that a shell runs in the background ignore interrupts, and so do their children.
     interrupts = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with tempfile.TemporaryDirectory(prefix="spacecl-kills-") as place:
-            _warm(Path(place))
+            _warm_up(Path(place))
             references: dict[str, Reference] = {}
             runs = 0
             while outcome.tried < count:
                 method = METHODS[runs % len(METHODS)]
                 if method not in references:
-                    references[method] = _reference(Path(place), method)
+                    references[method] = _make_reference(Path(place), method)
                 _run_once(Path(place) / f"run-{runs}", method, references[method], count, draw, outcome)
                 runs += 1
             outcome.notes.update(runs=runs, methods=len(references))
@@ -82,7 +83,7 @@ def run(count: int, seed: int) -> Outcome:
 
 
 def _run_once(folder: Path, method: str, reference: Reference, count: int, draw: random.Random, outcome: Outcome) -> None:
-    """Start a run, kill and resume it until it is done, and compare what it left behind."""
+    """Start a run, kill and resume it until it is done, and compare its files with the reference."""
     committed = 0
     problem: str | None = None
     kills = []
@@ -92,16 +93,16 @@ def _run_once(folder: Path, method: str, reference: Reference, count: int, draw:
         if outcome.tried >= count:
             how, end = "undisturbed", _fork(folder, method, lambda pid: None)
         elif how == "moment":
-            end = _fork(folder, method, _wait(draw.uniform(0, reference.seconds), sent))
+            end = _fork(folder, method, _signal_after(draw.uniform(0, reference.seconds), sent))
         elif how == "operation":
             end = _fork(folder, method, lambda pid: None, sent, draw.randint(1, reference.operations))
         else:
             end = _start(folder, method, draw.uniform(0, 6.0), sent)
         outcome.longest = max(outcome.longest, end.seconds)
-        problem = _problem(end, sent)
+        problem = _find_problem(end, sent)
         present = _count_committed(folder)
         if problem is None and present < committed:
-            problem = f"{committed} tasks were saved before, {present} are there and whole after"
+            problem = f"{committed} tasks were saved before, {present} are intact afterwards"
         committed = present
         if how != "undisturbed" and (end.code != 0 or problem is not None):
             kills.append(f"{sent.name} at {how}")
@@ -113,17 +114,20 @@ def _run_once(folder: Path, method: str, reference: Reference, count: int, draw:
             return
         if end.code == 0:
             break
-    found = _content(folder)
-    different = sorted(key for key in {*found, *reference.content} if found.get(key) != reference.content.get(key))
+    content = _read_content(folder)
+    different = sorted(key for key in {*content, *reference.content} if content.get(key) != reference.content.get(key))
     if different:
-        more = sorted({*found["names of files"]} ^ {*reference.content["names of files"]})
+        more = sorted({*content["names of files"]} ^ {*reference.content["names of files"]})
         what = ", ".join(different) + (f"; files that only one of the two has: {', '.join(more)}" if more else "")
         outcome.failures.append(f"{method}: differs from an undisturbed run: {what} ({folder.name}, kills: {', '.join(kills)})")
 
 
-def _problem(end: End, sent: signal.Signals) -> str | None:
-    """What is wrong with the way in which an attempt ended."""
-    starting = sent == signal.SIGINT and "KeyboardInterrupt" in end.errors and "/cli.py" not in end.errors  # before our code
+def _find_problem(end: End, sent: signal.Signals) -> str | None:
+    """Return the problem with the way an attempt ended, or None."""
+    in_main = re.search(
+        r'cli/main\.py", line \d+, in main', end.errors
+    )  # an earlier interrupt, while Python starts, is not ours
+    starting = sent == signal.SIGINT and "KeyboardInterrupt" in end.errors and not in_main
     if ("Traceback" in end.errors or "Exception ignored" in end.errors) and not starting:
         return f"a traceback: {end.errors[-2000:]}"
     expected = (130, -signal.SIGINT) if sent == signal.SIGINT else (-sent,)
@@ -132,28 +136,28 @@ def _problem(end: End, sent: signal.Signals) -> str | None:
     return None
 
 
-def _arguments(folder: Path, method: str) -> list[str]:
+def _make_arguments(folder: Path, method: str) -> list[str]:
     return ["run", "permuted-digits", "--method", method, *OPTIONS, "--out", str(folder)]
 
 
-def _warm(place: Path) -> None:
-    """Import all that a run needs, here, by one run."""
+def _warm_up(place: Path) -> None:
+    """Import all that a run needs into this process, by one run."""
     from spacecl.cli.main import main
 
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        assert main(_arguments(place / "warm", "space")) == 0
+        assert main(_make_arguments(place / "warm", "space")) == 0
 
 
-def _reference(place: Path, method: str) -> Reference:
-    """A run that nobody disturbs, in a process forked as those are that will be killed."""
-    folder, counted = place / f"undisturbed-{method}", place / f"operations-{method}"
-    end = _fork(folder, method, lambda pid: None, report=counted)
+def _make_reference(place: Path, method: str) -> Reference:
+    """Run without disturbance, in a forked process like those that will be killed."""
+    folder, count_file = place / f"undisturbed-{method}", place / f"operations-{method}"
+    end = _fork(folder, method, lambda pid: None, report=count_file)
     assert end.code == 0, end.errors
-    return Reference(_content(folder), end.seconds, int(counted.read_text()))
+    return Reference(_read_content(folder), end.seconds, int(count_file.read_text()))
 
 
-def _wait(seconds: float, sent: signal.Signals) -> Wait:
+def _signal_after(seconds: float, sent: signal.Signals) -> Wait:
     def wait(pid: int) -> None:
         time.sleep(seconds)
         os.kill(pid, sent)
@@ -167,7 +171,7 @@ def _fork(
     """Run in a forked process, disturbed from here by `wait`, or by its own signal at its step-th file operation."""
     errors = folder.with_name("errors.txt")
     started = time.perf_counter()
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the process runs what is tested
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the process runs the command
     pid = os.fork()
     if pid == 0:
         _run_forked(folder, method, errors, sent, step, report)
@@ -188,7 +192,7 @@ def _fork(
 
 
 def _run_forked(folder: Path, method: str, errors: Path, sent: signal.Signals | None, step: int, report: Path | None) -> None:
-    """What the forked process does; it never returns."""
+    """Run the command in the forked process; never return."""
     code = 1
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -203,7 +207,7 @@ def _run_forked(folder: Path, method: str, errors: Path, sent: signal.Signals | 
         warnings.simplefilter("ignore")
         try:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-            code = main(_arguments(folder, method))
+            code = main(_make_arguments(folder, method))
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         except KeyboardInterrupt:  # before main's first line or after its last
             code = 130
@@ -219,7 +223,7 @@ def _run_forked(folder: Path, method: str, errors: Path, sent: signal.Signals | 
 
 
 def _watch_operations(folder: Path, sent: signal.Signals | None, step: int) -> Callable[[], int]:
-    """Count what is done to files in the folder, and send this process a signal just before the step-th; return the counter."""
+    """Count file operations in the folder, and send this process a signal just before the step-th; return the counter."""
     count, within = 0, str(folder)
 
     def tick() -> None:
@@ -246,9 +250,9 @@ def _watch_operations(folder: Path, sent: signal.Signals | None, step: int) -> C
 
 
 def _start(folder: Path, method: str, seconds: float, sent: signal.Signals) -> End:
-    """Run as a user does, by the command, which begins with importing."""
+    """Run the command as a user does, which begins with imports."""
     started = time.perf_counter()
-    command = [sys.executable, "-m", "spacecl", *_arguments(folder, method)]
+    command = [sys.executable, "-m", "spacecl", *_make_arguments(folder, method)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace")
     try:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -263,7 +267,7 @@ def _start(folder: Path, method: str, seconds: float, sent: signal.Signals) -> E
 
 
 def _count_committed(folder: Path) -> int:
-    """How many tasks the saved learner has; none if a file that its manifest lists is not there or not whole."""
+    """Return how many tasks the saved learner has; 0 if a file of its manifest is missing or damaged."""
     manifest = folder / "model" / "spacecl.json"
     if not manifest.exists():
         return 0
@@ -275,8 +279,8 @@ def _count_committed(folder: Path) -> int:
     return sum(name.startswith("task ") for name in files)
 
 
-def _content(folder: Path) -> dict[str, Any]:
-    """Everything that a run left behind and that must not depend on when it was killed."""
+def _read_content(folder: Path) -> dict[str, Any]:
+    """Return all files of a run, without what may depend on when it was killed."""
     from spacecl.runs.open_run import open_run
 
     learner = open_run(folder).learner()
@@ -285,14 +289,14 @@ def _content(folder: Path) -> dict[str, Any]:
     return {
         "names of files": names,
         **{name: (folder / name).read_bytes() for name in names if name.endswith(constant)},
-        "result.json": _timeless(json.loads((folder / "result.json").read_text())),
-        "metrics.jsonl": [_timeless(json.loads(line)) for line in (folder / "metrics.jsonl").read_text().splitlines()],
+        "result.json": _remove_times(json.loads((folder / "result.json").read_text())),
+        "metrics.jsonl": [_remove_times(json.loads(line)) for line in (folder / "metrics.jsonl").read_text().splitlines()],
         "digests": learner.verify(),
     }
 
 
-def _timeless(value: Any) -> Any:
-    """Without the times, which no two runs share, and without the folder, which the settings may name."""
+def _remove_times(value: Any) -> Any:
+    """Return a value without times, which differ between runs."""
     if isinstance(value, dict):
-        return {key: _timeless(inner) for key, inner in value.items() if key != "seconds"}
-    return [_timeless(inner) for inner in value] if isinstance(value, list) else value
+        return {key: _remove_times(inner) for key, inner in value.items() if key != "seconds"}
+    return [_remove_times(inner) for inner in value] if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""What a series of injected faults came to."""
+"""The outcome of a series of injected faults."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Outcome:
-    """Counts per kind of fault and verdict, and a sentence for every case that broke a promise."""
+    """Counts per kind of fault and verdict, and a sentence for every failure."""
 
     part: str
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)  # (kind of fault, verdict) -> cases
-    failures: list[str] = field(default_factory=list)  # what broke, with all that it takes to see it again
+    failures: list[str] = field(default_factory=list)  # what failed, and how to reproduce it
     peak_memory: int = 0  # bytes, of the largest process
     longest: float = 0.0  # seconds of the slowest case
     notes: dict[str, float] = field(default_factory=dict)  # further figures, such as requests per second
@@ -29,7 +29,7 @@ class Outcome:
             self.failures.append(f"{kind}: {failure}")
 
     def join(self, other: Outcome) -> Outcome:
-        """This outcome with the cases of another in it."""
+        """Add the cases of another outcome to this one, and return it."""
         self.counts.update(other.counts)
         self.failures += other.failures
         self.peak_memory = max(self.peak_memory, other.peak_memory)
@@ -38,11 +38,11 @@ class Outcome:
         return self
 
 
-Part = Callable[[int, int], Outcome]  # (how many cases, seed) -> outcome
+Part = Callable[[int, int], Outcome]  # (number of cases, seed) -> outcome
 
 
 def damage(data: bytes, draw: random.Random) -> tuple[str, bytes]:
-    """Damage some bytes in one of the ways that disks, networks and editors do; returns how, and the result."""
+    """Damage bytes in one of the ways that disks, networks and editors do; return the way, and the result."""
     how = draw.choice(("flip", "cut", "zero", "insert", "delete", "repeat", "swap", "noise", "empty"))
     if not data or how == "empty":
         return "empty", b""

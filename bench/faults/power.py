@@ -1,6 +1,6 @@
-"""Power cuts at every moment of every sequence of writes: learners, checkpoints, journals, results, caches, whole runs.
+"""Power cuts at every moment of every sequence of writes: learners, checkpoints, journals, results, caches, complete runs.
 
-`simulate.py` says what a disk may hold after one.
+`simulate.py` describes the states in which a disk may be afterwards.
 """
 
 from __future__ import annotations
@@ -39,61 +39,61 @@ from spacecl.runs.run_folder import (
 
 from .guard import run_guarded
 from .outcome import Outcome
-from .simulate import Case, Parts, Scenario, cases_of, check, workspace
+from .simulate import Case, Parts, Scenario, check, make_cases, make_workspace
 
-WHOLE_RUN = "whole run"
+COMPLETE_RUN = "complete run"
 
 
-def digest(*values: Any) -> str:
-    """A short name for JSON values and tensors."""
-    made = hashlib.sha256()
+def compute_digest(*values: Any) -> str:
+    """Return a short digest of JSON values and tensors."""
+    digest = hashlib.sha256()
     for value in values:
         if isinstance(value, (torch.Tensor, np.ndarray)):
             array = np.asarray(value)
-            made.update(f"{array.dtype} {array.shape}".encode() + np.ascontiguousarray(array).tobytes())
+            digest.update(f"{array.dtype} {array.shape}".encode() + np.ascontiguousarray(array).tobytes())
         elif isinstance(value, Mapping):
             for key in sorted(value):
-                made.update(f"{key}:{digest(value[key])}".encode())
+                digest.update(f"{key}:{compute_digest(value[key])}".encode())
         else:
-            made.update(json.dumps(value).encode())
-    return made.hexdigest()[:12]
+            digest.update(json.dumps(value).encode())
+    return digest.hexdigest()[:12]
 
 
-def scenarios(seed: int) -> Iterator[Scenario]:
-    yield _learner_scenario(seed)
-    yield _checkpoint_scenario()
-    yield from _journal_scenarios()
-    yield _result_scenario()
-    yield _folder_scenario()
-    yield _cache_scenario()
+def make_scenarios(seed: int) -> Iterator[Scenario]:
+    yield _make_learner_scenario(seed)
+    yield _make_checkpoint_scenario()
+    yield from _make_journal_scenarios()
+    yield _make_result_scenario()
+    yield _make_folder_scenario()
+    yield _make_cache_scenario()
 
 
-def _learner_scenario(seed: int) -> Scenario:
+def _make_learner_scenario(seed: int) -> Scenario:
     """`Learner.save`: into new folders, the same again, and after one more task."""
     draw = torch.Generator().manual_seed(seed)
 
-    def network() -> torch.nn.Module:
+    def make_network() -> torch.nn.Module:
         return torch.nn.Sequential(torch.nn.Linear(6, 12), torch.nn.ReLU(), torch.nn.Linear(12, 2))
 
-    def task(name: str) -> Task:
+    def make_task(name: str) -> Task:
         x = torch.randn(300, 6, generator=draw)
         return Task(name, (x, (x[:, 0] > 0).long()))
 
-    first = Learner(network(), SPACE(variance=0.8, samples=60), example_input=torch.zeros(1, 6), progress=False)
-    first.learn(task("one"), Recipe(epochs=1, retrain_epochs=1))
-    with workspace() as top:
+    first = Learner(make_network(), SPACE(variance=0.8, samples=60), example_input=torch.zeros(1, 6), progress=False)
+    first.learn(make_task("one"), Recipe(epochs=1, retrain_epochs=1))
+    with make_workspace() as top:
         first.save(top / "copy")
-        second = Learner.load(top / "copy", network(), progress=False)
-    second.learn(task("two"), Recipe(epochs=1, retrain_epochs=1))
-    loaded: dict[str, Any] = {}
+        second = Learner.load(top / "copy", make_network(), progress=False)
+    second.learn(make_task("two"), Recipe(epochs=1, retrain_epochs=1))
+    verified: dict[str, Any] = {}
 
     def read(folder: Path) -> Parts:
         if not (folder / "new" / "folders" / "model" / store.MANIFEST).exists():
             return {"learner": None}
         body, files = store.load(folder / "new" / "folders" / "model", dict)
-        name = digest(body["tasks"], files)
-        if name not in loaded:  # the rest of loading follows from what was read
-            loaded[name] = Learner.load(folder / "new" / "folders" / "model", network(), progress=False).verify()
+        name = compute_digest(body["tasks"], files)
+        if name not in verified:  # equal files load alike
+            verified[name] = Learner.load(folder / "new" / "folders" / "model", make_network(), progress=False).verify()
         return {"learner": name}
 
     def save(learner: Learner) -> Callable[[Path], None]:
@@ -102,23 +102,24 @@ def _learner_scenario(seed: int) -> Scenario:
     return Scenario("learner", (save(first), save(first), save(second), save(first)), read)
 
 
-def _checkpoint_scenario() -> Scenario:
+def _make_checkpoint_scenario() -> Scenario:
     """`Checkpointer.save` after every epoch of two phases, and the removal of the checkpoint."""
 
-    def keeper(folder: Path) -> Checkpointer:
+    def make_checkpointer(folder: Path) -> Checkpointer:
         return Checkpointer(folder / "checkpoints" / "1", {"task": "one", "seed": 0})
 
     def save(phase: str, epoch: int) -> Callable[[Path], None]:
-        state, drawn = random_state(torch.device("cpu"))
+        state, random_tensors = random_state(torch.device("cpu"))
         tensors = {"weight": torch.full((40, 40), float(epoch)), "never the same": torch.arange(epoch)}
         row = Epoch(phase=phase, epoch=epoch, loss=0.5, accuracy=0.75, valid_loss=0.4, lr=0.1, seconds=1.5)
-        kept = PhaseState((row,), 0.75, False, (0.1,), {"last_epoch": epoch}, state)
-        return lambda folder: keeper(folder).save(phase, kept, {"module": tensors, "random": drawn})
+        phase_state = PhaseState((row,), 0.75, False, (0.1,), {"last_epoch": epoch}, state)
+        return lambda folder: make_checkpointer(folder).save(phase, phase_state, {"module": tensors, "random": random_tensors})
 
     def read(folder: Path) -> Parts:
-        found = {phase: keeper(folder).load(phase) for phase in ("train", "retrain")}
+        states = {phase: make_checkpointer(folder).load(phase) for phase in ("train", "retrain")}
         return {
-            phase: kept and [kept[0].history[0]["epoch"], digest(asdict(kept[0]), kept[1])] for phase, kept in found.items()
+            phase: state and [state[0].history[0]["epoch"], compute_digest(asdict(state[0]), state[1])]
+            for phase, state in states.items()
         }
 
     def remove(folder: Path) -> None:
@@ -129,8 +130,8 @@ def _checkpoint_scenario() -> Scenario:
     return Scenario("checkpoints", (*steps, remove), read)
 
 
-def _journal_scenarios() -> Iterator[Scenario]:
-    """Rows, short ones and one of several blocks, in a new journal and in one with a line that was cut."""
+def _make_journal_scenarios() -> Iterator[Scenario]:
+    """Yield scenarios that add rows, one of several blocks, to a new journal and to one with a truncated line."""
     epoch = {"loss": 0.5, "accuracy": 0.75, "valid_loss": 0.4, "lr": 0.1, "seconds": 1.5}
     rows: list[dict[str, Any]] = [
         *({"kind": "epoch", "task": "one", "phase": "train", "epoch": number, **epoch} for number in (1, 2)),
@@ -151,7 +152,7 @@ def _journal_scenarios() -> Iterator[Scenario]:
     yield Scenario("journal with a cut line", tuple(map(add, rows[1:])), read, cut)
 
 
-def _result_scenario() -> Scenario:
+def _make_result_scenario() -> Scenario:
     """result.json at the end of a run, and again when costs have been measured."""
 
     def write(value: Any) -> Callable[[Path], None]:
@@ -168,14 +169,14 @@ def _result_scenario() -> Scenario:
     return Scenario("result", (write({"schema": 1, "tasks": ["one"] * 900}), write({"schema": 1, "tasks": []})), read)
 
 
-def _settings() -> Any:
+def _make_settings() -> Any:
     train = {"epochs": 2, "retrain_epochs": 1}
     return resolve({"benchmark": "permuted-digits", "tasks": 2, "limit": 200, "train": train, "device": "cpu"})
 
 
-def _folder_scenario() -> Scenario:
+def _make_folder_scenario() -> Scenario:
     """The settings, tasks and machine of a run that begins, and begins again."""
-    config = _settings()
+    config = _make_settings()
     tasks, example = load_tasks(config, None)
     counts = [check_all_data(task, example) for task in tasks]
     facts = describe_tasks(tasks, counts)
@@ -189,18 +190,18 @@ def _folder_scenario() -> Scenario:
 
     def read(folder: Path) -> Parts:
         run = folder / "run"
-        found: Parts = {"config": read_settings(run) if (run / "config.json").exists() else None}
+        parts: Parts = {"config": read_settings(run) if (run / "config.json").exists() else None}
         for name in ("tasks", "environment"):
             file = run / f"{name}.json"
-            found[name] = json.loads(file.read_bytes()) if file.exists() else None
-        found["environment"] = found["environment"] and {start["machine"]["system"] for start in found["environment"]}
-        return found
+            parts[name] = json.loads(file.read_bytes()) if file.exists() else None
+        parts["environment"] = parts["environment"] and {start["machine"]["system"] for start in parts["environment"]}
+        return parts
 
     return Scenario("folder of a run", (start, start), read)
 
 
-def _cache_scenario() -> Scenario:
-    """Decoded data: an entry, one more, and one that is made anew because it is damaged."""
+def _make_cache_scenario() -> Scenario:
+    """Decoded data: an entry, another one, and one that is made again because it is damaged."""
     sources = [Path(__file__), Path(__file__).with_name("outcome.py")]
     pixels = np.arange(40 * 8 * 8 * 3, dtype=np.uint8).reshape(40, 8, 8, 3)
     labels = np.arange(40) % 2
@@ -211,28 +212,30 @@ def _cache_scenario() -> Scenario:
 
     def use(number: int) -> Callable[[Path], None]:
         def step(folder: Path) -> None:
-            with _cache_in(folder):
+            with _use_cache_folder(folder):
                 cache.load_decoded(f"toy{number}", [sources[number]], decode(number))
 
         return step
 
-    def spoil(folder: Path) -> None:
+    def damage(folder: Path) -> None:
         for file in (folder / "decoded").glob("toy0-*/about.json"):
             disk.remove(file)
 
     def read(folder: Path) -> Parts:
-        found: Parts = {}
+        parts: Parts = {}
         for number in (0, 1):
             entries = list((folder / "decoded").glob(f"toy{number}-*"))
             entry = cache.read_entry(entries[0]) if entries else None
-            found[f"entry {number}"] = entry and digest(*entry.train, *entry.test, entry.classes, entry.note, entry.statistics)
-        return found
+            parts[f"entry {number}"] = entry and compute_digest(
+                *entry.train, *entry.test, entry.classes, entry.note, entry.statistics
+            )
+        return parts
 
-    return Scenario("cache", (use(0), use(1), use(0), spoil, use(0)), read)
+    return Scenario("cache", (use(0), use(1), use(0), damage, use(0)), read)
 
 
 @contextmanager
-def _cache_in(folder: Path) -> Iterator[None]:
+def _use_cache_folder(folder: Path) -> Iterator[None]:
     before = os.environ.get("SPACECL_CACHE")
     os.environ["SPACECL_CACHE"] = str(folder)
     try:
@@ -243,9 +246,9 @@ def _cache_in(folder: Path) -> Iterator[None]:
             os.environ["SPACECL_CACHE"] = before
 
 
-def _run_scenario() -> Scenario:
-    """A whole run of two tasks; any state is resumed to the same result."""
-    config = _settings()
+def _make_run_scenario() -> Scenario:
+    """A complete run of two tasks; every state is resumed to the same result."""
+    config = _make_settings()
 
     def go(folder: Path) -> None:
         run_tasks(config, folder / "run", progress=False, print_line=lambda text: None)
@@ -254,7 +257,7 @@ def _run_scenario() -> Scenario:
         file = folder / "run" / "result.json"
         return {"result": _without_times(json.loads(file.read_bytes())) if file.exists() else None}
 
-    return Scenario(WHOLE_RUN, (go,), read)
+    return Scenario(COMPLETE_RUN, (go,), read)
 
 
 def _without_times(value: Any) -> Any:
@@ -264,14 +267,14 @@ def _without_times(value: Any) -> Any:
 
 
 def run(count: int, seed: int) -> Outcome:
-    """Try a number of states of every scenario, or with 0 all of them, and some of a whole run."""
+    """Try `count` states of every scenario, or with 0 all of them; of the complete run a tenth."""
     torch.set_num_threads(1)
     draw, chosen, states = random.Random(seed), list[Case](), 0
-    for scenario in (*scenarios(seed), _run_scenario()):
-        cases = cases_of(scenario, seed)
-        most = count or len(cases)
-        most = max(1, count // 10) if count and scenario.name == WHOLE_RUN else most  # each is resumed to its end
-        chosen += draw.sample(cases, min(most, len(cases)))
+    for scenario in (*make_scenarios(seed), _make_run_scenario()):
+        cases = make_cases(scenario, seed)
+        limit = count or len(cases)
+        limit = max(1, count // 10) if count and scenario.name == COMPLETE_RUN else limit  # each is resumed to its end
+        chosen += draw.sample(cases, min(limit, len(cases)))
         states += len(cases)
     outcome = run_guarded(
         "power", chosen, check, kind=lambda case: case.scenario.name, describe=lambda case: case.text, seconds=60

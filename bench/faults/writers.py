@@ -14,43 +14,44 @@ import torch
 from spacecl import FineTune, Learner, Recipe, Task, disk, store
 
 from .outcome import Outcome
-from .power import digest, workspace
+from .power import compute_digest
+from .simulate import make_workspace
 
 WRITERS, READERS, SAVES = 3, 2, 4
 SECONDS = 60.0  # a process that takes longer hangs
 
 
 def run(count: int, seed: int) -> Outcome:
-    """Try a number of rounds; each must leave a folder that one of the writers saved, and no reader may see another."""
+    """Try `count` rounds; each must leave a version that a writer saved, and readers must see only such versions."""
     torch.set_num_threads(1)
     outcome, draw = Outcome("writers"), random.Random(seed)
-    learners = [_learner(seed + number) for number in range(WRITERS + 1)]
+    learners = [_teach(seed + number) for number in range(WRITERS + 1)]
     saves = reads = 0
     for number in range(count):
         started = time.perf_counter()
-        with workspace() as top:
-            problems, good = _round(top / "model", learners, draw.uniform(0, 0.1))
+        with make_workspace() as top:
+            problems, new_reads = _run_round(top / "model", learners, draw.uniform(0, 0.1))
         outcome.longest = max(outcome.longest, time.perf_counter() - started)
-        saves, reads = saves + WRITERS * SAVES, reads + good
+        saves, reads = saves + WRITERS * SAVES, reads + new_reads
         text = "; ".join(sorted(set(problems)))
-        outcome.add("several writers", "wrong" if problems else "whole", f"round {number}: {text}" if problems else None)
+        outcome.add("several writers", "wrong" if problems else "complete", f"round {number}: {text}" if problems else None)
     outcome.notes |= {"saves": saves, "reads": reads}
     return outcome
 
 
-def _learner(seed: int) -> Learner:
+def _teach(seed: int) -> Learner:
     x = torch.randn(60, 6, generator=torch.Generator().manual_seed(seed))
-    learner = Learner(_network(), FineTune(), example_input=torch.zeros(1, 6), seed=seed, progress=False)
+    learner = Learner(_make_network(), FineTune(), example_input=torch.zeros(1, 6), seed=seed, progress=False)
     learner.learn(Task(f"task {seed}", (x, (x[:, 0] > 0).long())), Recipe(epochs=1))
     return learner
 
 
-def _network() -> torch.nn.Module:
+def _make_network() -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Linear(6, 300), torch.nn.ReLU(), torch.nn.Linear(300, 2))
 
 
-def _round(folder: Path, learners: list[Learner], delay: float) -> tuple[list[str], int]:
-    """What went wrong in one round, and how often the folder was read."""
+def _run_round(folder: Path, learners: list[Learner], delay: float) -> tuple[list[str], int]:
+    """Run one round; return its problems, and how often the folder was read."""
     learners[0].save(folder)
     known = set()
     for learner in learners:
@@ -58,7 +59,7 @@ def _round(folder: Path, learners: list[Learner], delay: float) -> tuple[list[st
         known.add(_read(folder.with_name("known")))
     context = multiprocessing.get_context("fork")
     reports: SimpleQueue[str | int] = context.SimpleQueue()
-    ended = context.Event()
+    is_over = context.Event()
 
     def write(learner: Learner) -> int:
         for _ in range(SAVES):
@@ -71,18 +72,18 @@ def _round(folder: Path, learners: list[Learner], delay: float) -> tuple[list[st
 
     def read() -> int:
         count = 0
-        while not ended.is_set():
-            assert _read(folder) in known, "a reader saw what nobody saved"
+        while not is_over.is_set():
+            assert _read(folder) in known, "a reader saw a version that nobody saved"
             count += 1
         return count
 
-    def start(do: Callable[..., int], *arguments: object) -> multiprocessing.process.BaseProcess:
+    def start(function: Callable[..., int], *arguments: object) -> multiprocessing.process.BaseProcess:
         def work() -> None:
             torch.set_num_threads(1)
             try:
-                reports.put(do(*arguments))
+                reports.put(function(*arguments))
             except BaseException as error:
-                reports.put(f"{do.__name__}: {type(error).__name__}: {str(error).replace(str(folder), 'FOLDER')}")
+                reports.put(f"{function.__name__}: {type(error).__name__}: {str(error).replace(str(folder), 'FOLDER')}")
 
         process = context.Process(target=work)
         process.start()
@@ -96,31 +97,31 @@ def _round(folder: Path, learners: list[Learner], delay: float) -> tuple[list[st
     problems = []
     for process in (victim, *writers):
         process.join(SECONDS)
-    ended.set()
+    is_over.set()
     for process in readers:
         process.join(SECONDS)
     for process in (victim, *writers, *readers):
         if process.is_alive():
             problems.append("a process hangs")
             process.kill()
-    good = 0
+    reads = 0
     while not reports.empty():
         report = reports.get()
         if isinstance(report, str):
             problems.append(report)
         else:
-            good += report
+            reads += report
     try:
-        assert _read(folder) in known, "the folder holds what nobody saved"
+        assert _read(folder) in known, "the folder has a version that nobody saved"
         learners[0].save(folder)
-        Learner.load(folder, _network(), progress=False)
+        Learner.load(folder, _make_network(), progress=False)
         left = sorted(path.name for path in folder.iterdir() if disk.TEMPORARY in path.name)
         assert not left, f"{left} are left"
     except Exception as error:
         problems.append(f"at the end: {type(error).__name__}: {str(error).replace(str(folder), 'FOLDER')}")
-    return problems, good
+    return problems, reads
 
 
 def _read(folder: Path) -> str:
     body, files = store.load(folder, dict)
-    return digest(body["tasks"], files)
+    return compute_digest(body["tasks"], files)

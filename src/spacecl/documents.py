@@ -1,7 +1,7 @@
-"""Files that others may have written or damaged: read with bounds, and JSON validated against a named type.
+"""Read files that others may have written or damaged: within bounds, and JSON validated against a named type.
 
-Every JSON file that spacecl reads goes through `read_document`: what is wrong with it becomes one sentence that names the file,
-the place in it and what to do, and the rest of the program sees values of the right types only.
+Every JSON file that spacecl reads goes through `read_document`. An invalid one is reported in a sentence that names the file,
+the place in it and what to do; the rest of the program only sees values of the right types.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError
 
 from .errors import SpaceError, StoreError
+from .os_errors import explain, to_store_error
 
-LARGEST_DOCUMENT = 256 << 20  # bytes of a JSON file; the largest honest ones have some megabytes
+LARGEST_DOCUMENT = 256 << 20  # bytes of a JSON file; real ones have a few megabytes at most
 RESTORE = "Restore it from a copy."
 T = TypeVar("T")
 
@@ -31,17 +32,23 @@ NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-def _is_plain(name: str) -> str:
+def _check_plain_name(name: str) -> str:
     if not name or name in (".", "..") or name.startswith(".") or any(letter in name for letter in "/\\:\0") or len(name) > 255:
         raise PydanticCustomError("plain_name", "is not the plain name of a file in this folder")
     return name
 
 
-FileName = Annotated[str, AfterValidator(_is_plain)]
+FileName = Annotated[str, AfterValidator(_check_plain_name)]
 
 
-def read_bytes(file: str | os.PathLike[str], most: int, remedy: str = RESTORE) -> bytes:
-    """The content of a regular file of at most `most` bytes; links, pipes and devices are refused, whatever they hold."""
+def read_bytes(file: str | os.PathLike[str], limit: int, remedy: str = RESTORE) -> bytes:
+    """Read a regular file of at most `limit` bytes; links, pipes and devices are refused.
+
+    Args:
+        file: the file.
+        limit: in bytes; a larger file is refused without reading it.
+        remedy: the sentence of an error message that says what to do.
+    """
     path = Path(file)
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
@@ -51,68 +58,67 @@ def read_bytes(file: str | os.PathLike[str], most: int, remedy: str = RESTORE) -
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EMLINK):
             raise StoreError(f"{path} is a link. Put the file itself there.") from None
-        raise StoreError(f"{path} cannot be read: {error.strerror}.") from error
+        raise to_store_error(error, f"{path} cannot be read", path) from error
     except ValueError as error:  # a NUL in the name
-        raise StoreError(f"{str(path)!r} is no file name: {error}.") from error
+        raise StoreError(f"{str(path)!r} is not a file name: {error}.") from error
     try:
-        about = os.fstat(descriptor)
-        if not stat.S_ISREG(about.st_mode):
-            raise StoreError(f"{path} is not a regular file. {remedy}")
-        if about.st_size > most:
-            raise StoreError(f"{path} has {about.st_size:,} bytes; at most {most:,} are expected. {remedy}")
-        with open(descriptor, "rb", closefd=False) as stream:
-            return stream.read(about.st_size)
-    except OSError as error:
-        raise StoreError(f"{path} cannot be read: {error.strerror}.") from error
+        with explain(path, "read"):
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise StoreError(f"{path} is not a regular file. {remedy}")
+            if status.st_size > limit:
+                raise StoreError(f"{path} has {status.st_size:,} bytes; at most {limit:,} are expected. {remedy}")
+            with open(descriptor, "rb", closefd=False) as stream:
+                return stream.read(status.st_size)
     finally:
         os.close(descriptor)
 
 
 def load_json(data: bytes, file: object, remedy: str = RESTORE) -> Any:
-    """The value that some JSON stands for, or an error that names the file."""
+    """Parse JSON; an error names the file."""
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
-        reason = str(error) if isinstance(error, json.JSONDecodeError) else "it is no JSON text"
+        reason = str(error) if isinstance(error, json.JSONDecodeError) else "it is not JSON text"
         raise StoreError(f"{file} is damaged or truncated: it cannot be read as JSON ({reason}). {remedy}") from error
 
 
 def parse_document(data: bytes, kind: type[T], file: object, remedy: str = RESTORE) -> T:
-    """JSON as a value of a type, or an error that names what does not fit, up to five places at once."""
+    """Parse JSON as a value of a type; an error names the file and up to five places that do not fit."""
     try:
-        return _adapter(kind).validate_json(data, strict=True)  # type: ignore[arg-type]
+        return _get_adapter(kind).validate_json(data, strict=True)  # type: ignore[arg-type]
     except ValidationError as error:
-        places = error.errors(include_url=False, include_context=False)
-        if places[0]["type"] == "json_invalid":
-            reason = f"it cannot be read as JSON ({places[0]['msg'].removeprefix('Invalid JSON: ')})"
+        problems = error.errors(include_url=False, include_context=False)
+        if problems[0]["type"] == "json_invalid":
+            reason = f"it cannot be read as JSON ({problems[0]['msg'].removeprefix('Invalid JSON: ')})"
             raise StoreError(f"{file} is damaged or truncated: {reason}. {remedy}") from None
-        more = f" and {len(places) - 5} more" if len(places) > 5 else ""
-        raise StoreError(f"{file} is damaged: {'; '.join(map(_describe, places[:5]))}{more}. {remedy}") from None
-    except SpaceError as error:  # a type's own check
+        more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
+        raise StoreError(f"{file} is damaged: {'; '.join(map(_describe, problems[:5]))}{more}. {remedy}") from None
+    except SpaceError as error:  # raised by a check of the type itself
         raise StoreError(f"{file} is damaged: {error} {remedy}") from None
 
 
 def read_document(file: str | os.PathLike[str], kind: type[T], remedy: str = RESTORE) -> T:
-    """A JSON file as a value of a type."""
+    """Read a JSON file as a value of a type."""
     return parse_document(read_bytes(file, LARGEST_DOCUMENT, remedy), kind, file, remedy)
 
 
 def digest_json(value: Any) -> str:
-    """SHA-256 of a value as JSON, the same however its keys are ordered."""
+    """Return the SHA-256 of a value as JSON; the order of keys does not matter."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 @cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
+def _get_adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def _describe(place: Any) -> str:
-    where = ".".join(map(str, place["loc"])) or "the whole"
-    if place["type"] == "missing":
-        return f"{where} is missing"
-    if place["type"] == "value_error":  # a type's own check, in our words
-        return f"{where}: {place['msg'].removeprefix('Value error, ').rstrip('.')}"
-    value = repr(place["input"])
+def _describe(problem: Any) -> str:
+    place = ".".join(map(str, problem["loc"])) or "the document"
+    if problem["type"] == "missing":
+        return f"{place} is missing"
+    if problem["type"] == "value_error":  # raised by a check of the type itself, in our words
+        return f"{place}: {problem['msg'].removeprefix('Value error, ').rstrip('.')}"
+    value = repr(problem["input"])
     value = value if len(value) <= 60 else f"{value[:57]}..."
-    return f"{where} is {value}: {place['msg'][:1].lower()}{place['msg'][1:]}"
+    return f"{place} is {value}: {problem['msg'][:1].lower()}{problem['msg'][1:]}"

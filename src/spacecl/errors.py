@@ -1,4 +1,4 @@
-"""The errors that spacecl raises on purpose: each says what was given, why it cannot be, and what to do."""
+"""The errors that spacecl raises on purpose; each message says what was given, why it cannot be used, and what to do."""
 
 import contextlib
 import importlib
@@ -17,7 +17,7 @@ class SpaceError(Exception):
 
 
 class UnsupportedModelError(SpaceError):
-    """The model cannot be taught task after task as it stands; the message names layers and source lines."""
+    """The model cannot learn tasks one after another as it is; the message names layers and source lines."""
 
 
 class ConfigError(SpaceError, ValueError):
@@ -29,32 +29,32 @@ class DataError(SpaceError, ValueError):
 
 
 class TaskError(SpaceError, LookupError):
-    """A task's name is unknown, or is taken already."""
+    """A task's name is unknown, or is in use already."""
 
 
 class FullError(SpaceError):
-    """A layer has no free channels left and `on_full="error"` was asked for."""
+    """A layer has no free channels left, and the method was made with `on_full="error"`."""
 
 
 class TrainingError(SpaceError):
-    """Training broke down; what was committed before is untouched."""
+    """Training failed; committed tasks are untouched."""
 
 
 class StoreError(SpaceError):
-    """A saved learner is damaged, or belongs to another model."""
+    """A file cannot be read or written, is damaged, or belongs to another model."""
 
 
 class SpaceWarning(UserWarning):
-    """Something works, but not as well as it could; the message says what to do about it."""
+    """Something works, but not as well as it could; the message says what to do."""
 
 
 def first_line(error: BaseException) -> str:
-    """What an exception says, without the lines that only its author needs."""
+    """Return the first line of an exception's message, or its type if there is none."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def warn_user(message: str, category: type[Warning] = SpaceWarning) -> None:
-    """Warn of something that works, but not as well as it could, at the line of the user's code that led to it."""
+    """Issue a warning that points at the line of the user's code that called spacecl."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
         frame, level = frame.f_back, level + 1
@@ -66,7 +66,7 @@ _OURS = (os.path.dirname(__file__) + os.sep, contextlib.__file__)
 
 
 def renamed(old: str, new: str) -> Any:
-    """A class attribute for an old public name: it warns, and gives what the new name does.
+    """Return a class attribute for an old public name: it warns, and returns the value of the new name.
 
     >>> class Box:
     ...     width = 3
@@ -85,7 +85,7 @@ def renamed(old: str, new: str) -> Any:
 
 @contextmanager
 def user_code_errors(what: str) -> Iterator[None]:
-    """Where a user's own file runs: whatever it raises is told with its line, as an error of the settings."""
+    """Run a user's own file; raise whatever it raises as a `ConfigError` with the line of code."""
     try:
         yield
     except SpaceError:

@@ -34,11 +34,12 @@ from .learning.saved import SavedLearner, compare_tensors, example_input, from_f
 from .learning.state import State
 from .learning.trainer import Trainer, evaluate
 from .methods import METHODS, SPACE
+from .os_errors import file_errors
 from .progress import Progress
 from .seeds import task_seed, use_seed
 from .structure.blueprint import rebuild, repeat_to_shape
 from .structure.validate import check_model, validate_model
-from .validation import check_flag, check_path, file_errors, is_integer, show
+from .validation import check_flag, check_path, is_integer, show
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

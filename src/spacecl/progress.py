@@ -1,4 +1,4 @@
-"""What long work shows on a terminal: task, phase, epoch, loss, accuracy and time left."""
+"""Progress bars for long work: task, phase, epoch, loss, accuracy and time left."""
 
 from __future__ import annotations
 
@@ -10,86 +10,95 @@ from typing import Any, SupportsFloat
 
 from .errors import ConfigError
 
-Tell = Callable[[str, SupportsFloat, float], None]  # after every step: the epoch, the loss, the latest accuracy
-Tracker = Callable[[str, int, int], AbstractContextManager[Tell]]  # a phase's title, its steps, those done already
-Progress = bool | Tracker | None  # shown, hidden, shown in a way of one's own, or shown on a terminal
+StepCallback = Callable[[str, SupportsFloat, float], None]  # called after every step: the epoch, the loss, the latest accuracy
+BarFactory = Callable[[str, int, int], AbstractContextManager[StepCallback]]  # a phase's title, its steps, those done already
+Progress = bool | BarFactory | None  # show, hide, show in the user's own way; None: show if there is a terminal
 
 
 @contextmanager
-def track(title: str, steps: int, show: Progress = None, done: int = 0) -> Iterator[Tell]:
-    """A progress bar over so many steps; silent when `show` is False, or is None and there is no terminal."""
+def track(title: str, steps: int, show: Progress = None, done: int = 0) -> Iterator[StepCallback]:
+    """Show a progress bar for a phase, and give the function to call after every step.
+
+    Args:
+        title: the phase, such as "cats: train".
+        steps: how many steps the phase has.
+        show: whether to show it, or a function of the user's own that does; None shows it if there is a terminal.
+        done: how many steps were done before, in a run that is resumed.
+    """
     if callable(show):
         bar = show(title, steps, done)
         if not isinstance(bar, AbstractContextManager):
             raise ConfigError(f"progress={show!r} must return a context manager; it returned a {type(bar).__name__}.")
-        with bar as tell:
-            yield tell
+        with bar as on_step:
+            yield on_step
         return
     if not is_shown(show) or steps < 1:
         yield lambda epoch, loss, accuracy: None
         return
     from rich.progress import TimeRemainingColumn
 
-    with _bars(TimeRemainingColumn()) as progress:
+    with _make_bars(TimeRemainingColumn()) as progress:
         bar = progress.add_task(title, total=steps, completed=done, text="")
-        yield lambda epoch, loss, accuracy: progress.update(bar, advance=1, text=_text(epoch, loss, accuracy))
+        yield lambda epoch, loss, accuracy: progress.update(bar, advance=1, text=_format_step(epoch, loss, accuracy))
 
 
 def is_shown(show: bool | None) -> bool:
+    """Return whether to show progress; None shows it if standard error is a terminal."""
     return sys.stderr.isatty() if show is None else show
 
 
 class Overview:
-    """Bars for a run of many phases: the one that runs, and the whole with the time that is left for it.
+    """Progress of a run of many phases: the current phase, and the time left for the run.
 
-    `plan` has the steps of every phase to come, by title. Seconds per step are those last seen of phases with
-    the same last word, since retraining goes faster than training.
+    Args:
+        plan: the number of steps of every coming phase, by title.
+        pace: seconds per step, by the last word of a phase's title, because retraining is faster than training.
     """
 
     def __init__(self, plan: Mapping[str, int], pace: Mapping[str, float] | None = None):
         self.plan, self.pace = dict(plan), dict(pace or {})
 
-    def left(self, title: str, remaining: int) -> float | None:
-        """Seconds until all is done, or None before there is any pace to judge by."""
+    def estimate_seconds(self, title: str, remaining: int) -> float | None:
+        """Return the seconds until all is done, or None before any step was timed."""
         if not self.pace:
             return None
-        usual = max(self.pace.values())
+        slowest = max(self.pace.values())
         coming = {**self.plan, title: remaining}
-        return sum(steps * self.pace.get(name.split()[-1], usual) for name, steps in coming.items())
+        return sum(steps * self.pace.get(name.split()[-1], slowest) for name, steps in coming.items())
 
     @contextmanager
-    def __call__(self, title: str, steps: int, done: int) -> Iterator[Tell]:
+    def __call__(self, title: str, steps: int, done: int) -> Iterator[StepCallback]:
         started, count = time.perf_counter(), 0
         kind = title.split()[-1]
-        with _bars() as progress:
+        with _make_bars() as progress:
             bar = progress.add_task(title, total=steps, completed=done, text="")
 
-            def tell(epoch: str, loss: SupportsFloat, accuracy: float) -> None:
+            def on_step(epoch: str, loss: SupportsFloat, accuracy: float) -> None:
                 nonlocal count
                 count += 1
                 if count >= 10 or kind not in self.pace:  # the first steps are slow
                     self.pace[kind] = (time.perf_counter() - started) / count
-                left = self.left(title, steps - done - count)
-                text = f"{_text(epoch, loss, accuracy)}  run: {format_duration(left)} left"
+                seconds = self.estimate_seconds(title, steps - done - count)
+                text = f"{_format_step(epoch, loss, accuracy)}  run: {format_duration(seconds)} left"
                 progress.update(bar, advance=1, text=text)
 
-            yield tell
+            yield on_step
         self.plan.pop(title, None)
 
 
 def format_widths(widths: Mapping[str, int]) -> str:
-    """The widths of a network's layers, for people.
+    """Format the widths of a network's layers.
 
-    >>> dashed({"conv1": 11, "conv2": 7})
+    >>> format_widths({"conv1": 11, "conv2": 7})
     '11-7'
     """
     return "-".join(map(str, widths.values())) if len(widths) <= 8 else f"{len(widths)} layers"
 
 
 def format_duration(seconds: float | None) -> str:
-    """A duration for people.
+    """Format a duration.
 
-    >>> clock(42), clock(754), clock(7300)
+    >>> format_duration(42), format_duration(754), format_duration(7300)
     ('42 s', '12 min 34 s', '2 h 1 min')
     """
     if seconds is None:
@@ -100,12 +109,12 @@ def format_duration(seconds: float | None) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-def _text(epoch: str, loss: SupportsFloat, accuracy: float) -> str:
-    score = "" if accuracy != accuracy else f"  accuracy {accuracy:.1%}"  # none before the first epoch's end
+def _format_step(epoch: str, loss: SupportsFloat, accuracy: float) -> str:
+    score = "" if accuracy != accuracy else f"  accuracy {accuracy:.1%}"  # NaN before the end of the first epoch
     return f"{epoch}  loss {float(loss):.3f}{score}"
 
 
-def _bars(*more: Any) -> Any:
+def _make_bars(*more: Any) -> Any:
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bars
@@ -117,7 +126,7 @@ def _bars(*more: Any) -> Any:
 
 
 class _Download:
-    """What pooch tells of a download, as a bar."""
+    """A bar with the interface that pooch expects of a progress bar."""
 
     def __init__(self, bars: Any, title: str):
         self.bars, self.bar, self.total = bars, bars.add_task(title, total=None), 0
@@ -134,7 +143,7 @@ class _Download:
 
 @contextmanager
 def download_bar(title: str, show: bool | None = None) -> Iterator[Any]:
-    """A bar for one download, in the form that pooch takes, or False for none."""
+    """Give a bar for one download, for pooch's `progressbar` option, or False to show none."""
     if not is_shown(show):
         yield False
         return

@@ -1,4 +1,4 @@
-"""Seeds: the same one gives the same bits, and the user's own random states are left as they were."""
+"""Seeds: the same seed gives the same bits, and the user's own random generators are not touched."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import torch
 
 
 def task_seed(seed: int, number: int) -> int:
-    """The seed of a task, by its number: of what is set aside for validation, and of training."""
+    """Return the seed of a task, by its number; it decides the validation split and training."""
     return 1_000_003 * seed + 1009 * number
 
 
 @contextmanager
 def use_seed(seed: int) -> Iterator[None]:
-    """Seed every generator that training may draw from, and give the user's own states back afterwards."""
+    """Seed every generator that training may use, and restore their states at the end."""
     states = random.getstate(), np.random.get_state()
     with torch.random.fork_rng():
         torch.manual_seed(seed)

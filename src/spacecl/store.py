@@ -1,7 +1,7 @@
-"""Folders of tensors: safetensors files and one JSON manifest, written whole or not at all, never pickled.
+"""Folders of tensors: safetensors files and one JSON manifest, replaced atomically, never pickled.
 
 Files are named by their content and written first; the manifest that lists them is replaced last, in one step. A crash
-at any moment leaves the version before, whole. Writers take turns by a lock; readers need none, and a folder on a
+at any moment leaves the previous version intact. Writers take turns by a lock; readers need none, so a folder on a
 read-only disk can be loaded.
 """
 
@@ -29,9 +29,9 @@ from .errors import SpaceError, StoreError, first_line
 FORMAT = 2
 MANIFEST = "spacecl.json"
 TENSORS = f"{'[0-9a-f]' * 32}.safetensors"  # a pattern for the names of files
-LOCK = ".lock"  # stays in the folder, empty: to remove it would let two processes hold two locks of one name
+LOCK = ".lock"  # stays in the folder, empty: if it were removed, two processes could hold two locks of one name
 WAIT = 30.0  # seconds that a save waits for another one
-ATTEMPTS = 20  # at reading a folder that is saved anew all the time
+ATTEMPTS = 20  # at reading a folder that other processes keep saving to
 
 Body = TypeVar("Body")
 
@@ -53,21 +53,27 @@ class Listing:
 
 
 def save(folder: str | os.PathLike[str], body: Mapping[str, Any], files: Mapping[str, Mapping[str, Tensor]]) -> None:
-    """Write named sets of tensors and a JSON body as the new content of a folder."""
+    """Replace the content of a folder.
+
+    Args:
+        folder: made if it does not exist.
+        body: JSON values for the manifest.
+        files: named sets of tensors; each becomes a file.
+    """
     path = Path(folder)
     busy = StoreError(f"Another process has been saving to {path} for {WAIT:.0f} seconds. Save again later, or elsewhere.")
     disk.make_folder(path)
     with lock_folder(path, WAIT, busy):
         disk.remove_leftovers(path, MANIFEST, TENSORS)
-        listed = _write_tensors(path, files)
-        content = {"format": FORMAT, **body, "files": listed}
+        entries = _write_tensors(path, files)
+        content = {"format": FORMAT, **body, "files": entries}
         text = json.dumps({"sha256": digest_json(content), "content": content}, indent=1)
         disk.write_file(path / MANIFEST, text.encode())
-        _remove_unlisted(path, {entry["file"] for entry in listed.values()})
+        _remove_unlisted(path, {entry["file"] for entry in entries.values()})
 
 
 def remove_leftovers(folder: str | os.PathLike[str]) -> None:
-    """Remove what a save that was killed has left in a folder: parts of files, and files of the version before."""
+    """Remove what a killed save left in a folder: parts of files, and files of the previous version."""
     path = Path(folder)
     with lock_folder(path, WAIT, StoreError(f"Another process is saving to {path}.")):
         disk.remove_leftovers(path, MANIFEST, TENSORS)
@@ -79,8 +85,8 @@ def _remove_unlisted(path: Path, listed: set[str]) -> None:
 
 
 def _write_tensors(path: Path, files: Mapping[str, Mapping[str, Tensor]]) -> dict[str, dict[str, Any]]:
-    """Write one file for each set of tensors, unless it is there already; return what the manifest lists of them."""
-    listed = {}
+    """Write one file for each set of tensors, unless it exists already; return their entries in the manifest."""
+    entries = {}
     new: list[Path] = []
     try:
         for name, tensors in files.items():
@@ -91,20 +97,20 @@ def _write_tensors(path: Path, files: Mapping[str, Mapping[str, Tensor]]) -> dic
                 new.append(file)
             if file in new or hashlib.sha256(file.read_bytes()).hexdigest() != digest:
                 disk.write_file(file, data, sync_name=False)
-            listed[name] = {"file": file.name, "bytes": len(data), "sha256": digest}
+            entries[name] = {"file": file.name, "bytes": len(data), "sha256": digest}
         disk.sync_folder(path)
     except BaseException:
         with suppress(SpaceError):
             disk.remove(*new)  # no manifest lists them, and the disk may be full
         raise
-    return listed
+    return entries
 
 
 @contextmanager
 def lock_folder(folder: Path, seconds: float, busy: SpaceError) -> Iterator[None]:
-    """Be the only process, and thread, that writes to a folder; raise `busy` if another one has not ended in time.
+    """Be the only process, and thread, that writes to a folder; raise `busy` if another one does not finish in time.
 
-    A process that is killed leaves nothing that would keep others out.
+    A killed process releases its lock.
     """
     lock = filelock.FileLock(folder / LOCK, timeout=seconds, poll_interval=0.02)
     with disk.explain(folder / LOCK):
@@ -119,7 +125,7 @@ def lock_folder(folder: Path, seconds: float, busy: SpaceError) -> Iterator[None
 
 
 def load(folder: str | os.PathLike[str], kind: type[Body]) -> tuple[Body, dict[str, dict[str, Tensor]]]:
-    """Read a folder back: the body as a value of its type, and the sets of tensors, every byte checked."""
+    """Read a folder: the body as a value of its type, and the sets of tensors, with all checksums verified."""
     body, files, problems = read_version(folder, kind)
     for problem in problems.values():
         raise problem
@@ -129,33 +135,32 @@ def load(folder: str | os.PathLike[str], kind: type[Body]) -> tuple[Body, dict[s
 def read_version(
     folder: str | os.PathLike[str], kind: type[Body]
 ) -> tuple[Body, dict[str, dict[str, Tensor]], dict[str, StoreError]]:
-    """The body of a folder, the sets of tensors that its manifest lists, and what is wrong with those that cannot be read.
+    """Read a folder: the body, the sets of tensors, and the problems of those that cannot be read.
 
-    Files are missing, too, when another process has saved a new version since the manifest was read: then the new one
-    is read.
+    If another process saves a new version after the manifest was read, files may be missing: then the new one is read.
     """
-    body, listed = read_manifest(folder, kind)
+    body, entries = read_manifest(folder, kind)
     for _ in range(ATTEMPTS):
         files, problems = {}, {}
-        for name, entry in listed.items():
+        for name, entry in entries.items():
             try:
-                files[name] = _read(Path(folder), entry, name)
+                files[name] = _read_tensors(Path(folder), entry, name)
             except StoreError as error:
                 problems[name] = error
-        before = listed
+        before = entries
         if not problems:
             return body, files, problems
-        body, listed = read_manifest(folder, kind)
-        if listed == before:
+        body, entries = read_manifest(folder, kind)
+        if entries == before:
             return body, files, problems
-    raise StoreError(f"{folder} is saved anew faster than it can be read. Read it again when fewer processes save to it.")
+    raise StoreError(f"{folder} is saved to faster than it can be read. Try again when fewer processes save to it.")
 
 
 def read_manifest(folder: str | os.PathLike[str], kind: type[Body]) -> tuple[Body, dict[str, StoredFile]]:
-    """The body of a folder as a value of its type, and the files that it lists, which are not read."""
+    """Read the manifest of a folder: the body as a value of its type, and the entries of the files, which are not read."""
     manifest = Path(folder) / MANIFEST
     if not os.path.lexists(manifest):
-        raise StoreError(f"{folder} holds no saved learner: there is no {MANIFEST} in it.")
+        raise StoreError(f"{folder} has no saved learner: there is no {MANIFEST} in it.")
     document = load_json(read_bytes(manifest, LARGEST_DOCUMENT), manifest)
     if not isinstance(document, dict) or not isinstance(document.get("content"), dict):
         raise StoreError(f"{manifest} is damaged or truncated: it is not what spacecl writes. {RESTORE}")
@@ -172,15 +177,15 @@ def read_manifest(folder: str | os.PathLike[str], kind: type[Body]) -> tuple[Bod
     return parse_document(text, kind, manifest), parse_document(text, Listing, manifest).files
 
 
-def _read(folder: Path, entry: StoredFile, name: str) -> dict[str, Tensor]:
+def _read_tensors(folder: Path, entry: StoredFile, name: str) -> dict[str, Tensor]:
     file = folder / entry.file
     try:
-        about = file.lstat()
+        status = file.lstat()
     except FileNotFoundError:
         raise StoreError(f"{file} ({name}) is missing. {RESTORE}") from None
-    if stat.S_ISREG(about.st_mode) and about.st_size != entry.bytes:
-        how = "truncated" if about.st_size < entry.bytes else "too long"
-        raise StoreError(f"{file} ({name}) is {how}: {about.st_size} bytes instead of {entry.bytes}. {RESTORE}")
+    if stat.S_ISREG(status.st_mode) and status.st_size != entry.bytes:
+        how = "truncated" if status.st_size < entry.bytes else "too long"
+        raise StoreError(f"{file} ({name}) is {how}: {status.st_size} bytes instead of {entry.bytes}. {RESTORE}")
     data = read_bytes(file, entry.bytes)
     if hashlib.sha256(data).hexdigest() != entry.sha256:
         raise StoreError(f"{file} ({name}) was changed after it was written: its checksum does not match. {RESTORE}")

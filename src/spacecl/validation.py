@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import unicodedata
-from collections.abc import Iterator
-from contextlib import contextmanager
 from math import isfinite
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
-from .errors import ConfigError, StoreError
+from .errors import ConfigError
 
 MAX_SHOWN = 120  # characters of a value that a message shows
 
@@ -67,15 +65,3 @@ def check_path(name: str, value: Any) -> Path:
     except (UnicodeError, TypeError):
         pass
     raise ConfigError(f"{name}={show(value)} is not a path. Pass the name of a file or folder, as text or as a pathlib.Path.")
-
-
-@contextmanager
-def file_errors(action: str) -> Iterator[None]:
-    """Report errors of the file system as a StoreError that begins with the failed action; also a decorator."""
-    try:
-        yield
-    except OSError as error:
-        where = f" ({error.filename})" if error.filename else ""
-        raise StoreError(
-            f"{action}: {error.strerror or error}{where}. Check the path, its permissions and the free space on its disk."
-        ) from error

@@ -53,7 +53,7 @@ def test_no_picture_makes_pillow_start_another_program(tmp_path, monkeypatch):
     from PIL import EpsImagePlugin
 
     from spacecl.errors import SpaceError
-    from spacecl.serving.service import _decoded
+    from spacecl.serving.pictures import decode
 
     mark = tmp_path / "mark"
     (tmp_path / "bin").mkdir()
@@ -69,8 +69,8 @@ def test_no_picture_makes_pillow_start_another_program(tmp_path, monkeypatch):
     mark.unlink()
     with pytest.raises(DataError, match=r"x\.png \(its format is not one of PNG, JPEG, PPM, BMP, WEBP\)"):
         pictures.decode_pictures([file], (3, 8, 8))
-    with pytest.raises(SpaceError, match="no picture that can be read"):
-        _decoded(EPS, {(3, 8, 8)})
+    with pytest.raises(SpaceError, match="not a picture that can be read"):
+        decode(EPS, {(3, 8, 8)})
     assert not mark.exists()
 
 

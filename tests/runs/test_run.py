@@ -227,9 +227,9 @@ def test_the_time_left_counts_every_phase_to_come_at_its_own_pace():
     from spacecl.progress import Overview
 
     overview = Overview({"a: train": 100, "a: retrain": 50, "b: train": 100, "b: retrain": 50})
-    assert overview.left("a: train", 100) is None
+    assert overview.estimate_seconds("a: train", 100) is None
     overview.pace = {"train": 2.0}
-    assert overview.left("a: train", 60) == 2 * (60 + 50 + 100 + 50)
+    assert overview.estimate_seconds("a: train", 60) == 2 * (60 + 50 + 100 + 50)
     overview.pace["retrain"] = 0.5
     overview.plan.pop("a: train")
-    assert overview.left("a: retrain", 10) == 0.5 * (10 + 50) + 2 * 100
+    assert overview.estimate_seconds("a: retrain", 10) == 0.5 * (10 + 50) + 2 * 100

@@ -12,7 +12,7 @@ from ..data.benchmarks.presets import ABLATIONS
 from .options import HelpFormatter, add_output, add_resume, add_settings, collect_settings
 from .report import show_report
 from .run import NO_BENCHMARK
-from .terminal import positive, show_warnings_as_text
+from .terminal import positive
 
 DESCRIPTION = """\
 Run several methods, or the variants of a preset, each with several seeds, and print the paper's Table 1 for them: accuracy,
@@ -75,7 +75,6 @@ def run_command(options: argparse.Namespace) -> int:
     from ..runs import sweep_plan
     from ..runs.sweep import run_sweep
 
-    show_warnings_as_text()
     figures.check_installed()  # before hours of training, not after
     out, settings = options.out, collect_settings(options)
     if options.resume and not out:

@@ -8,7 +8,6 @@ import sys
 from typing import Any
 
 from .options import HelpFormatter, add_data, add_folder
-from .terminal import show_warnings_as_text
 
 EPILOG = """\
 examples:
@@ -63,7 +62,6 @@ def run_command(options: argparse.Namespace) -> int:
     from ..runs.export_run import export_run
     from ..runs.open_run import open_run
 
-    show_warnings_as_text()
     if options.int8 != (options.calibrate is not None):
         raise ConfigError(
             "--int8 and --calibrate need each other. Name the images to calibrate with, such as --calibrate train."

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from . import compare, data, demo, export, inspect, report, run, serve, tune, verify
 from .options import CommandParser
-from .terminal import keep_interrupts
+from .terminal import keep_interrupts, show_warnings_as_text
 
 COMMANDS = {
     "demo": demo,
@@ -46,7 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with keep_interrupts():
             options = build_parser().parse_args(arguments)
             options.arguments = sys.argv[1:] if arguments is None else list(arguments)
-            return COMMANDS[options.command].run_command(options)
+            with show_warnings_as_text():
+                return COMMANDS[options.command].run_command(options)
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return 130

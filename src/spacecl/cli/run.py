@@ -9,7 +9,7 @@ from typing import Any
 
 from ..data.benchmarks.presets import BENCHMARKS
 from .options import HelpFormatter, add_output, add_resume, add_settings, collect_settings, describe_settings
-from .terminal import console, show_warnings_as_text
+from .terminal import console
 
 DESCRIPTION = """\
 Learn the tasks of a benchmark one after another with one network, and measure accuracy, network
@@ -75,7 +75,6 @@ def run_command(options: argparse.Namespace) -> int:
     from ..runs.resolve import resolve
     from ..runs.summary import make_table
 
-    show_warnings_as_text()
     if options.resume and not options.out:
         raise ConfigError("--resume needs the folder of the run: add --out DIR.")
     settings = collect_settings(options)

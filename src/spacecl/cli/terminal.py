@@ -60,7 +60,9 @@ def keep_interrupts() -> Iterator[None]:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def show_warnings_as_text() -> None:
+@contextmanager
+def show_warnings_as_text() -> Iterator[None]:
+    """Print spacecl's own warnings as one line of text while a command runs; all others look as usual."""
     import warnings
 
     from ..errors import SpaceWarning
@@ -74,6 +76,10 @@ def show_warnings_as_text() -> None:
             usual(message, category, *rest)
 
     warnings.showwarning = show  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        warnings.showwarning = usual
 
 
 def positive(text: str) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .options import HelpFormatter, add_output, add_settings, collect_settings
-from .terminal import console, show_warnings_as_text
+from .terminal import console
 
 EPILOG = """\
 examples:
@@ -54,7 +54,6 @@ def run_command(options: argparse.Namespace) -> int:
     from ..runs import tune
     from ..runs.config import to_toml
 
-    show_warnings_as_text()
     settings, values = collect_settings(options), tune.parse_choices(options.over)
     out = options.out or f"runs/tune-{folder.shorten_name(settings['benchmark'])}-{settings.get('method', 'space')}"
     show = False if options.quiet else None

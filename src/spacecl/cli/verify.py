@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from .options import HelpFormatter, add_data, add_folder
-from .terminal import console, show_warnings_as_text, zero_or_more
+from .terminal import console, zero_or_more
 
 EPILOG = """\
 examples:
@@ -48,7 +48,6 @@ def run_command(options: argparse.Namespace) -> int:
     from ..runs import audit
     from ..runs.open_run import open_run
 
-    show_warnings_as_text()
     measure = options.accuracy or options.data is not None
     try:
         run = open_run(options.run, options.model, options.trust_code)

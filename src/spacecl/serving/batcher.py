@@ -1,4 +1,4 @@
-"""Questions of many callers, about many tasks, answered together."""
+"""Queries of many callers, about many tasks, run together in batches."""
 
 from __future__ import annotations
 
@@ -7,39 +7,47 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from ..learner import INFER, Learner
 
-Answer = dict[str, Any]
+Outputs = dict[str, Tensor | list[str]]  # by name, each with one entry per row
 Result = TypeVar("Result")
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     """Stands for an empty queue."""
 
 
 @dataclass(frozen=True)
-class Question:
-    """Rows of one task, or of tasks to be found out, and where the answer goes."""
+class Query:
+    """Rows for one task, or for task inference (`INFER`), and the future that receives the outputs."""
 
     task: str
     rows: Tensor
-    future: Future[Answer]
+    future: Future[Outputs]
+
+
+Job = Query | Callable[[], None]
 
 
 class Batcher:
-    """A thread that asks the learner. What has come in while it was busy is answered next, every task in one pass.
+    """A thread that runs the learner on batches of queries.
 
-    Nothing waits for company: alone, a question is asked at once. Passes of several tasks run side by side, a core each.
+    All queries that arrived while the thread was busy form the next batch, with one forward pass per task. A query never
+    waits for others to join it: on an idle server it runs at once. Passes of several tasks run in parallel, one core each.
+
+    Args:
+        learner: the learner to run; `replace_learner` exchanges it.
+        max_rows: a batch takes no further queries once it has this many rows.
     """
 
-    def __init__(self, learner: Learner, most: int = 1024):
-        self.learner, self.most = learner, most
-        self._queue: queue.SimpleQueue[Question | Callable[[], None] | None] = queue.SimpleQueue()
+    def __init__(self, learner: Learner, max_rows: int = 1024):
+        self.learner, self.max_rows = learner, max_rows
+        self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._cores, self._closed = torch.get_num_threads(), False
         self._pool = ThreadPoolExecutor(self._cores, "spacecl-network", torch.set_num_threads, (1,))
         self._thread = threading.Thread(target=self._work, name="spacecl-batcher", daemon=True)
@@ -49,96 +57,99 @@ class Batcher:
     def alive(self) -> bool:
         return self._thread.is_alive() and not self._closed
 
-    def ask(self, task: str, rows: Tensor) -> Future[Answer]:
-        """Ask about some rows; the answer is a dictionary of tensors and lists, with an entry for each row."""
-        future: Future[Answer] = Future()
-        self._put(Question(task, rows, future))
+    def submit(self, task: str, rows: Tensor) -> Future[Outputs]:
+        """Queue rows for a task's network, or for task inference with the task `INFER`."""
+        future: Future[Outputs] = Future()
+        self._put(Query(task, rows, future))
         return future
 
-    def call(self, work: Callable[[Learner], Result]) -> Future[Result]:
-        """Do something else with the learner, between two batches."""
+    def call(self, function: Callable[[Learner], Result]) -> Future[Result]:
+        """Queue any other work on the learner; it runs between two batches."""
         future: Future[Result] = Future()
 
-        def done() -> None:
+        def run() -> None:
             if future.set_running_or_notify_cancel():
                 try:
-                    future.set_result(work(self.learner))
+                    future.set_result(function(self.learner))
                 except Exception as error:
                     future.set_exception(error)
 
-        self._put(done)
+        self._put(run)
         return future
 
-    def exchange(self, learner: Learner) -> Future[None]:
-        """Put another learner in the place of this one; what was asked before is answered by the old."""
+    def replace_learner(self, learner: Learner) -> Future[None]:
+        """Use another learner from now on; queries that were submitted earlier run on the old one."""
         return self.call(lambda _: setattr(self, "learner", learner))
 
     def close(self) -> None:
-        """Answer what is there, and stop."""
+        """Finish what is in the queue, and stop."""
         self._closed = True
         self._queue.put(None)
         self._thread.join()
         self._pool.shutdown()
 
-    def _put(self, waiting: Question | Callable[[], None]) -> None:
+    def _put(self, job: Job) -> None:
         if self._closed:
             raise RuntimeError("This batcher is closed.")
-        self._queue.put(waiting)
+        self._queue.put(job)
 
     def _work(self) -> None:
         torch.set_num_threads(self._cores)  # of this thread; those of the pool have one each
-        torch.get_num_threads()  # noted when a thread first asks; later it would be what the pool has set
-        while (waiting := self._queue.get()) is not None:
-            batch: list[Question] = []
+        torch.get_num_threads()  # read on a thread's first use; later it would be what the pool has set
+        while (job := self._queue.get()) is not None:
+            batch: list[Query] = []
             rows = 0
-            while isinstance(waiting, Question):
-                batch.append(waiting)
-                rows += len(waiting.rows)
-                waiting = _nothing if rows >= self.most else self._next()
-            self._answer(batch)
-            if waiting is None:
+            while isinstance(job, Query):
+                batch.append(job)
+                rows += len(job.rows)
+                job = _do_nothing if rows >= self.max_rows else self._next_job()
+            self._run_batch(batch)
+            if job is None:
                 return
-            waiting()
+            job()
 
-    def _next(self) -> Question | Callable[[], None] | None:
+    def _next_job(self) -> Job | None:
         try:
             return self._queue.get_nowait()
         except queue.Empty:
-            return _nothing
+            return _do_nothing
 
-    def _answer(self, batch: list[Question]) -> None:
-        by_task: dict[str, list[Question]] = {}
-        for question in batch:
-            if question.future.set_running_or_notify_cancel():  # else nobody waits for it any more
-                by_task.setdefault(question.task, []).append(question)
+    def _run_batch(self, batch: list[Query]) -> None:
+        by_task: dict[str, list[Query]] = {}
+        for query in batch:
+            if query.future.set_running_or_notify_cancel():  # otherwise the caller has given up
+                by_task.setdefault(query.task, []).append(query)
         if len(by_task) == 1:
-            _answer_task(self.learner, *by_task.popitem())
+            _run_queries(self.learner, *by_task.popitem())
         else:
-            list(self._pool.map(lambda group: _answer_task(self.learner, *group), by_task.items()))
+            list(self._pool.map(lambda group: _run_queries(self.learner, *group), by_task.items()))
 
 
-def _answer_task(learner: Learner, task: str, questions: list[Question]) -> None:
-    """Ask about the rows of all questions of a task at once, and give each its own; one that cannot be asked fails alone."""
+def _run_queries(learner: Learner, task: str, queries: list[Query]) -> None:
+    """Run all queries of a task in one pass. If the pass fails, run them one by one: only the faulty ones fail."""
     try:
-        found = _asked(learner, task, torch.cat([question.rows for question in questions]))
+        outputs = _compute_outputs(learner, task, torch.cat([query.rows for query in queries]))
     except Exception as error:
-        if len(questions) == 1:
-            questions[0].future.set_exception(error)
+        if len(queries) == 1:
+            queries[0].future.set_exception(error)
         else:
-            for question in questions:
-                _answer_task(learner, task, [question])
+            for query in queries:
+                _run_queries(learner, task, [query])
         return
     start = 0
-    for question in questions:
-        end = start + len(question.rows)
-        question.future.set_result({name: values[start:end] for name, values in found.items()})
+    for query in queries:
+        end = start + len(query.rows)
+        query.future.set_result({name: values[start:end] for name, values in outputs.items()})
         start = end
 
 
-def _asked(learner: Learner, task: str, rows: Tensor) -> Answer:
-    """All that there is to say of some rows, an entry for each."""
+def _compute_outputs(learner: Learner, task: str, rows: Tensor) -> Outputs:
     if task != INFER:
         logits = learner.logits(rows, task)
         return {"logits": logits, "label": logits.argmax(1)}
-    found = learner.predict(rows, INFER)
-    return {"task": [name or "" for name in found.tasks], "label": found.labels, "sure": found.confidence}
+    prediction = learner.predict(rows, INFER)
+    return {
+        "task": [name or "" for name in prediction.tasks],
+        "label": prediction.labels,
+        "confidence": prediction.confidence,
+    }

@@ -1,6 +1,6 @@
-"""The Open Inference Protocol, version 2: requests as tensors and tensors as answers, in JSON or with binary data.
+"""The Open Inference Protocol, version 2: requests to arrays and arrays to responses, as JSON or with binary data.
 
-Whatever is wrong with a request is a RequestError, with the status to answer with and a reason that says what to do.
+Every fault of a request raises a RequestError with an HTTP status and a reason that says what to do.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..export.export import INPUT
 
 HEADER = "Inference-Header-Content-Length"
 VERSION = "1"  # of every model: a committed task does not change
-DATATYPES: dict[str, np.dtype[Any]] = {  # those of the protocol that numbers have
+DATATYPES: dict[str, np.dtype[Any]] = {  # the protocol's numeric types
     "FP16": np.dtype("<f2"),
     "FP32": np.dtype("<f4"),
     "FP64": np.dtype("<f8"),
@@ -37,7 +37,7 @@ DATATYPES: dict[str, np.dtype[Any]] = {  # those of the protocol that numbers ha
 
 
 class RequestError(SpaceError):
-    """A request that is not served, and the status that says so."""
+    """A request that is refused, with the HTTP status of the response."""
 
     def __init__(self, reason: str, status: int = 400):
         super().__init__(reason)
@@ -45,8 +45,8 @@ class RequestError(SpaceError):
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What a request asks for: an array of rows, the outputs by name, and which of them as binary data."""
+class InferenceRequest:
+    """The rows of a request, the names of the requested outputs, and those to send as binary data."""
 
     rows: np.ndarray
     outputs: tuple[str, ...]
@@ -54,175 +54,191 @@ class Wanted:
     id: str | None = None
 
 
-def datatype(dtype: np.dtype) -> str:
-    """The protocol's name for a type of numbers, or of text."""
+def get_datatype(dtype: np.dtype) -> str:
+    """Return the protocol's name for a NumPy type; text is BYTES."""
     return next((name for name, known in DATATYPES.items() if known == dtype), "BYTES")
 
 
-def unpacked(body: bytes, encoding: str, limit: int) -> bytes:
-    """A body without its compression, at most so many bytes."""
+def decompress(body: bytes, encoding: str, limit: int) -> bytes:
+    """Undo the Content-Encoding of a body; refuse more than `limit` bytes."""
     if encoding in ("", "identity"):
         return body
     if encoding not in ("gzip", "deflate"):
-        raise RequestError(f"Content-Encoding {short(encoding)!r} is not known. Use gzip, deflate or none.", 415)
+        raise RequestError(f"Content-Encoding {shorten(encoding)!r} is not supported. Use gzip, deflate or none.", 415)
     try:
-        reader = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # either of the two, by its first bytes
-        found = reader.decompress(body, limit + 1)
+        decompressor = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # gzip or zlib, detected by the first bytes
+        content = decompressor.decompress(body, limit + 1)
     except zlib.error as error:
         raise RequestError(f"The body is not compressed as Content-Encoding says: {error}.") from error
-    if len(found) > limit:
-        raise RequestError(f"The body has more than {limit:,} bytes when it is unpacked. Send fewer rows.", 413)
-    if not reader.eof:
+    if len(content) > limit:
+        raise RequestError(f"The body has more than {limit:,} bytes when decompressed. Send fewer rows.", 413)
+    if not decompressor.eof:
         raise RequestError("The compressed body ends too early.")
-    if reader.unused_data:
-        raise RequestError(f"{len(reader.unused_data):,} bytes follow the compressed body. Compress it as one piece.")
-    return found
+    if decompressor.unused_data:
+        extra = len(decompressor.unused_data)
+        raise RequestError(f"{extra:,} bytes follow the compressed body. Compress it as one piece.")
+    return content
 
 
-def read(body: bytes, length: str | None, shape: Sequence[int], dtype: np.dtype, outputs: Sequence[str], most: int) -> Wanted:
-    """A request for a model whose rows have such a shape and type and that has these outputs; `most` rows at a time.
+def parse_request(
+    body: bytes, json_length: str | None, shape: Sequence[int], dtype: np.dtype, outputs: Sequence[str], max_rows: int
+) -> InferenceRequest:
+    """Read an inference request.
 
-    `length` is the value of the header that says how many bytes of the body are JSON; the rest is binary data.
+    Args:
+        body: the decompressed body.
+        json_length: the value of `HEADER`: how many bytes of the body are JSON. Binary data follows. None: all is JSON.
+        shape: the shape of one row of the model's input.
+        dtype: the type of the model's input.
+        outputs: the names of the model's outputs.
+        max_rows: requests with more rows are refused.
     """
-    document, rest = _document(body, length)
+    document, tail = _split_body(body, json_length)
     inputs = document.get("inputs")
     if not isinstance(inputs, list) or len(inputs) != 1 or not isinstance(inputs[0], dict):
         raise RequestError(f'"inputs" must be a list with one entry, named {INPUT!r}.')
-    given = inputs[0]
-    if given.get("name") != INPUT:
-        raise RequestError(f'The input is named {short(given.get("name"))}, but must be named "{INPUT}".')
-    rows = _array(given, rest, list(shape), dtype, most)
-    names, binary = _outputs(document, outputs)
-    number = document.get("id")
-    if number is not None and not isinstance(number, str):
-        raise RequestError(f'"id" must be text; got {short(number)}.')
-    return Wanted(rows, names, binary, number)
+    entry = inputs[0]
+    if entry.get("name") != INPUT:
+        raise RequestError(f'The input is named {shorten(entry.get("name"))}, but must be named "{INPUT}".')
+    rows = _read_rows(entry, tail, list(shape), dtype, max_rows)
+    names, binary = _read_outputs(document, outputs)
+    request_id = document.get("id")
+    if request_id is not None and not isinstance(request_id, str):
+        raise RequestError(f'"id" must be text; got {shorten(request_id)}.')
+    return InferenceRequest(rows, names, binary, request_id)
 
 
-def answer(model: str, wanted: Wanted, found: Mapping[str, np.ndarray]) -> tuple[bytes, dict[str, str]]:
-    """The body that tells what was found, and its headers."""
-    listed: list[dict[str, Any]] = []
+def build_response(model: str, request: InferenceRequest, arrays: Mapping[str, np.ndarray]) -> tuple[bytes, dict[str, str]]:
+    """Return the body and the headers of the response to a request."""
+    outputs: list[dict[str, Any]] = []
     tail: list[bytes] = []
-    for name in wanted.outputs:
-        array = found[name]
-        entry: dict[str, Any] = {"name": name, "datatype": datatype(array.dtype), "shape": list(array.shape)}
-        if name in wanted.binary:
-            tail.append(_bytes(array))
+    for name in request.outputs:
+        array = arrays[name]
+        entry: dict[str, Any] = {"name": name, "datatype": get_datatype(array.dtype), "shape": list(array.shape)}
+        if name in request.binary:
+            tail.append(_to_bytes(array))
             entry["parameters"] = {"binary_data_size": len(tail[-1])}
         else:
             entry["data"] = array.reshape(-1).tolist()
-        listed.append(entry)
-    document: dict[str, Any] = {"model_name": model, "model_version": VERSION, "outputs": listed}
-    if wanted.id is not None:
-        document["id"] = wanted.id
+        outputs.append(entry)
+    document: dict[str, Any] = {"model_name": model, "model_version": VERSION, "outputs": outputs}
+    if request.id is not None:
+        document["id"] = request.id
     head = json.dumps(document).encode()
     if not tail:
         return head, {"Content-Type": "application/json"}
     return b"".join([head, *tail]), {"Content-Type": "application/octet-stream", HEADER: str(len(head))}
 
 
-def _document(body: bytes, length: str | None) -> tuple[dict[str, Any], bytes]:
-    """The JSON of a request, and the binary data behind it."""
-    cut = len(body)
-    if length is not None:
-        if not (length.isascii() and length.isdigit() and len(length) <= 20) or int(length) > len(body):  # int() has a limit
-            raise RequestError(f"{HEADER} is {short(length)}, but the body has {len(body)} bytes.")
-        cut = int(length)
+def _split_body(body: bytes, json_length: str | None) -> tuple[dict[str, Any], bytes]:
+    """Return the JSON object of a request, and the binary data behind it."""
+    end = len(body)
+    if json_length is not None:
+        is_number = json_length.isascii() and json_length.isdigit() and len(json_length) <= 20  # int() has a limit of its own
+        if not is_number or int(json_length) > len(body):
+            raise RequestError(f"{HEADER} is {shorten(json_length)}, but the body has {len(body)} bytes.")
+        end = int(json_length)
     try:
-        found = from_json(body[:cut])  # several times as fast as json.loads
-    except ValueError as error:  # not JSON, not UTF-8, too deep, or a number of too many digits
-        raise RequestError(f"The request is not JSON: {short(str(error))}.") from error
-    if not isinstance(found, dict):
-        raise RequestError(f"The request must be a JSON object; it is {short(found)}.")
-    return found, body[cut:]
+        document = from_json(body[:end])  # several times as fast as json.loads
+    except ValueError as error:  # not JSON, not UTF-8, nested too deeply, or a number with too many digits
+        raise RequestError(f"The request is not JSON: {shorten(str(error))}.") from error
+    if not isinstance(document, dict):
+        raise RequestError(f"The request must be a JSON object; it is {shorten(document)}.")
+    return document, body[end:]
 
 
-def _array(given: Mapping[str, Any], rest: bytes, shape: list[int], dtype: np.dtype, most: int) -> np.ndarray:
-    """The rows of an input, of the type that the model reads."""
-    named, size = given.get("datatype"), given.get("shape")
-    kind = DATATYPES.get(named) if isinstance(named, str) else None
+def _read_rows(entry: Mapping[str, Any], tail: bytes, shape: list[int], dtype: np.dtype, max_rows: int) -> np.ndarray:
+    """Return the rows of an input, in the type that the model reads."""
     kinds = "f" if dtype.kind == "f" else "iu"
-    if kind is None or kind.kind not in kinds:
-        names = ", ".join(name for name, known in DATATYPES.items() if known.kind in kinds)
-        raise RequestError(f'"datatype" is {short(named)}; this model reads {names}.')
-    whole = isinstance(size, list) and all(type(number) is int for number in size)
-    if not whole or size[1:] != shape or not size or size[0] < 1:  # type: ignore[index]
-        raise RequestError(f'"shape" is {short(size)}; this model reads {[-1, *shape]}, with one row or more for -1.')
+    sent = _read_datatype(entry.get("datatype"), kinds)
+    size = entry.get("shape")
+    is_shape = isinstance(size, list) and all(type(number) is int for number in size)
+    if not is_shape or size[1:] != shape or not size or size[0] < 1:  # type: ignore[index]
+        raise RequestError(f'"shape" is {shorten(size)}; this model reads {[-1, *shape]}, with one row or more for -1.')
     assert isinstance(size, list)
-    if size[0] > most:
-        raise RequestError(f"{short(size[0])} rows are too many for one request; send at most {most}.", 413)
-    count, length = math.prod(size), _parameters(given).get("binary_data_size")
+    if size[0] > max_rows:
+        raise RequestError(f"{shorten(size[0])} rows are too many for one request; send at most {max_rows}.", 413)
+    count, length = math.prod(size), _get_parameters(entry).get("binary_data_size")
     if length is not None:
-        if type(length) is not int or length != count * kind.itemsize or length != len(rest):
+        if type(length) is not int or length != count * sent.itemsize or length != len(tail):
             raise RequestError(
-                f'"binary_data_size" is {short(length)}; {count * kind.itemsize} bytes make the shape {size}, '
-                f"and {len(rest)} follow the JSON."
+                f'"binary_data_size" is {shorten(length)}; the shape {size} takes {count * sent.itemsize} bytes, '
+                f"and {len(tail)} follow the JSON."
             )
-        values = np.frombuffer(rest, kind).reshape(size)
-        with np.errstate(over="ignore"):  # infinite values are refused like those that are sent
+        values = np.frombuffer(tail, sent).reshape(size)
+        with np.errstate(over="ignore"):  # they become infinite, and infinite values are refused later
             rows = values.astype(dtype)
         if kinds == "iu" and not np.array_equal(rows, values):
-            raise RequestError(f"Some values are beyond the range of {datatype(dtype)}, which this model reads.")
+            raise RequestError(f"Some values are out of the range of {get_datatype(dtype)}, which this model reads.")
         return rows
-    if "data" not in given or rest:
+    if "data" not in entry or tail:
         raise RequestError(f'An input needs "data", or "binary_data_size" among its parameters with {HEADER}.')
     try:
-        if _kinds(given["data"]) <= ({int, float} if kinds == "f" else {int}):
+        if _collect_types(entry["data"]) <= ({int, float} if kinds == "f" else {int}):
             with np.errstate(over="ignore"):
-                return np.asarray(given["data"], dtype).reshape(size)
-    except (ValueError, TypeError, OverflowError, RecursionError):  # of another size, ragged, no list, or beyond all bounds
+                return np.asarray(entry["data"], dtype).reshape(size)
+    except (ValueError, TypeError, OverflowError, RecursionError):  # the wrong size, ragged, not a list, or out of range
         pass
     raise RequestError(f'"data" must have {count} numbers, flat or nested, for the shape {size}.')
 
 
-def _kinds(values: Any) -> set[type]:
-    """The types of all values in lists of lists; JSON's true is no number."""
-    found = set(map(type, values))
-    if list in found:
-        found = found.union(*(_kinds(value) for value in values if type(value) is list)) - {list}
-    return found
+def _read_datatype(name: Any, kinds: str) -> np.dtype:
+    """Return the type of the sent values; it must be of one of NumPy's `kinds`, since the model reads no others."""
+    dtype = DATATYPES.get(name) if isinstance(name, str) else None
+    if dtype is None or dtype.kind not in kinds:
+        names = ", ".join(name for name, known in DATATYPES.items() if known.kind in kinds)
+        raise RequestError(f'"datatype" is {shorten(name)}; this model reads {names}.')
+    return dtype
 
 
-def _outputs(document: Mapping[str, Any], known: Sequence[str]) -> tuple[tuple[str, ...], frozenset[str]]:
-    """The outputs that a request asks for, all by default, and those that it wants as binary data."""
-    listed = document.get("outputs") or []
-    if not isinstance(listed, list):
-        raise RequestError(f'"outputs" must be a list; got {short(listed)}.')
-    usual = _parameters(document).get("binary_data_output") is True
-    if not listed:
-        return tuple(known), frozenset(known if usual else ())
+def _collect_types(values: Any) -> set[type]:
+    """Return the types of all values in nested lists; JSON's true is a bool, not an int."""
+    types = set(map(type, values))
+    if list in types:
+        types = types.union(*(_collect_types(value) for value in values if type(value) is list)) - {list}
+    return types
+
+
+def _read_outputs(document: Mapping[str, Any], known: Sequence[str]) -> tuple[tuple[str, ...], frozenset[str]]:
+    """Return the outputs that a request lists, by default all, and those to send as binary data."""
+    entries = document.get("outputs") or []
+    if not isinstance(entries, list):
+        raise RequestError(f'"outputs" must be a list; got {shorten(entries)}.')
+    default = _get_parameters(document).get("binary_data_output") is True
+    if not entries:
+        return tuple(known), frozenset(known if default else ())
     names: list[str] = []
     binary: set[str] = set()
-    for entry in listed:
+    for entry in entries:
         name = entry.get("name") if isinstance(entry, dict) else None
         if not isinstance(name, str) or name not in known:
-            raise RequestError(f"There is no output {short(name)}. The outputs are: {', '.join(known)}.")
+            raise RequestError(f"There is no output {shorten(name)}. The outputs are: {', '.join(known)}.")
         names.append(name)
-        if _parameters(entry).get("binary_data", usual) is True:
+        if _get_parameters(entry).get("binary_data", default) is True:
             binary.add(name)
     return tuple(dict.fromkeys(names)), frozenset(binary)
 
 
-def _parameters(given: Mapping[str, Any]) -> dict[str, Any]:
-    found = given.get("parameters") or {}
-    if not isinstance(found, dict):
-        raise RequestError(f'"parameters" must be an object; got {short(found)}.')
-    return found
+def _get_parameters(entry: Mapping[str, Any]) -> dict[str, Any]:
+    parameters = entry.get("parameters") or {}
+    if not isinstance(parameters, dict):
+        raise RequestError(f'"parameters" must be an object; got {shorten(parameters)}.')
+    return parameters
 
 
-def _bytes(array: np.ndarray) -> bytes:
-    """An array as the protocol has binary data; every text comes after its length."""
+def _to_bytes(array: np.ndarray) -> bytes:
+    """Encode an array as the protocol's binary data; each text follows its length."""
     if array.dtype.kind != "U":
-        return array.astype(DATATYPES[datatype(array.dtype)]).tobytes()
+        return array.astype(DATATYPES[get_datatype(array.dtype)]).tobytes()
     texts = [str(text).encode() for text in array.reshape(-1)]
     return b"".join(struct.pack("<I", len(text)) + text for text in texts)
 
 
-def short(value: Any) -> str:
-    """A value for an error message: at most 80 characters, however long or deeply nested it is."""
+def shorten(value: Any) -> str:
+    """Format a value for an error message, in at most 80 characters, however long or deeply nested it is."""
     text = value if isinstance(value, str) else _REPR.repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-_REPR = reprlib.Repr()  # looks no deeper than it shows: repr() of a deep list is a RecursionError
+_REPR = reprlib.Repr()  # stops where the text is cut: repr() of a deeply nested list raises RecursionError
 _REPR.maxlist = _REPR.maxtuple = 10

@@ -1,32 +1,48 @@
-"""The desk of a server: requests are read, checked, counted, asked, and given up in time. It knows nothing of HTTP."""
+"""Read, validate, count and time requests, and run the learner on them. Knows nothing of HTTP."""
 
 from __future__ import annotations
 
 import asyncio
-import io
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.images import preprocess
-from ..data.pictures import PIXELS, LargePictureError, open_picture, to_pixels
 from ..data.task_data import check_input
-from ..errors import SpaceError, TaskError, first_line
+from ..errors import SpaceError, TaskError
 from ..export.export import INPUT
 from ..learner import INFER, Learner
-from .batcher import Batcher
-from .open_inference import VERSION, RequestError, answer, datatype, read, short, unpacked
+from . import pictures
+from .batcher import Batcher, Outputs
+from .open_inference import (
+    VERSION,
+    RequestError,
+    build_response,
+    decompress,
+    get_datatype,
+    parse_request,
+    shorten,
+)
+
+ANY_TASK = "any-task"  # the model that infers the task first; `INFER` is its old name
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a server takes on: bytes of a body, rows of a request, requests that wait, seconds until one is given up."""
+    """Limits of a server.
+
+    Attributes:
+        body: largest body of a request in bytes, also when decompressed.
+        rows: largest number of rows in a request, and of a batch.
+        queue: largest number of requests that wait for the networks.
+        seconds: time for a body to arrive, and for a result to be ready.
+    """
 
     body: int = 16 * 2**20
     rows: int = 1024
@@ -34,17 +50,43 @@ class Limits:
     seconds: float = 10.0
 
     @property
-    def bodies(self) -> int:
-        """Bytes of all bodies together that are held at a time: sixteen of the largest."""
+    def all_bodies(self) -> int:
+        """Bytes of all bodies together that are in memory at a time: sixteen of the largest."""
         return 16 * self.body
 
 
-class Desk:
-    """What stands between HTTP and the learner: requests are read, checked, counted, asked, and given up in time."""
+class TensorMetadata(TypedDict):
+    """An input or output of a model; -1 in the shape stands for the number of rows."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+
+
+class ModelMetadata(TypedDict):
+    """A model as the protocol describes it; `parameters` has what the protocol has no field for."""
+
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[TensorMetadata]
+    outputs: list[TensorMetadata]
+    parameters: dict[str, Any]
+
+
+class Service:
+    """The models of a server: every task, and one that infers the task.
+
+    Args:
+        batcher: runs the learner; `close` closes it, too.
+        limits: what requests may take.
+    """
 
     def __init__(self, batcher: Batcher, limits: Limits):
-        self.batcher, self.limits, self.waiting, self.held = batcher, limits, 0, 0
-        self.decoder = ThreadPoolExecutor(1, "spacecl-pictures")  # one large picture at a time
+        self.batcher, self.limits = batcher, limits
+        self.waiting = 0  # requests that wait for a result
+        self.body_bytes = 0  # of all requests that are being served
+        self._decoder = ThreadPoolExecutor(1, "spacecl-pictures")  # one large picture at a time
 
     @property
     def learner(self) -> Learner:
@@ -52,39 +94,54 @@ class Desk:
 
     @property
     def models(self) -> list[str]:
-        return [*self.learner.tasks, INFER]
+        """The names of all models. A task called `any-task` is served as that task, and task inference as `infer`."""
+        return [*self.learner.tasks, INFER if ANY_TASK in self.learner.tasks else ANY_TASK]
 
-    def named(self, path: str, end: str = "") -> str:
-        """The model that a path speaks of, with its version or without it, if there is one."""
-        if not path.endswith(end):
-            raise RequestError(f"There is nothing to ask at {short(path)!r}; models are asked at their name and {end}.", 404)
-        name = path.removesuffix(end)
-        task, _, version = name.rpartition("/versions/")
-        if name in self.models:
+    def has_model(self, name: str) -> bool:
+        return name in self.models or name == INFER
+
+    def find_model(self, path: str, suffix: str = "") -> str:
+        """Return the model that a path names, with or without a version, before the suffix."""
+        if not path.endswith(suffix):
+            raise RequestError(f"There is nothing at {shorten(path)!r}; send queries to a model's name and {suffix}.", 404)
+        name = path.removesuffix(suffix)
+        model, _, version = name.rpartition("/versions/")
+        if self.has_model(name):
             return name
-        if task not in self.models:
-            raise RequestError(f"There is no model {short(name)!r}. The models are: {', '.join(self.models)}.", 404)
+        if not self.has_model(model):
+            raise RequestError(f"There is no model {shorten(name)!r}. The models are: {', '.join(self.models)}.", 404)
         if version != VERSION:
-            raise RequestError(f"Model {task!r} has no version {short(version)!r}; its only one is {VERSION!r}.", 404)
-        return task
+            raise RequestError(f"Model {model!r} has no version {shorten(version)!r}; its only one is {VERSION!r}.", 404)
+        return model
 
-    def outputs(self, task: str) -> dict[str, tuple[str, list[int]]]:
-        """The outputs of a model: what they are called, and of what type and shape they are."""
-        if task == INFER:
-            return {"task": ("BYTES", [-1]), "label": ("INT64", [-1]), "sure": ("FP32", [-1])}
-        number = datatype(_numpy(self.learner.example).dtype) if self.learner.example.is_floating_point() else "FP32"
-        return {"logits": (number, [-1, self.learner.records[task].classes]), "label": ("INT64", [-1])}
+    def list_outputs(self, model: str) -> list[TensorMetadata]:
+        task = self._get_task(model)
+        if task != INFER:
+            example = self.learner.example
+            number = get_datatype(_to_numpy(example).dtype) if example.is_floating_point() else "FP32"
+            classes = self.learner.records[task].classes
+            return [
+                {"name": "logits", "datatype": number, "shape": [-1, classes]},
+                {"name": "label", "datatype": "INT64", "shape": [-1]},
+            ]
+        outputs: list[TensorMetadata] = [
+            {"name": "task", "datatype": "BYTES", "shape": [-1]},
+            {"name": "label", "datatype": "INT64", "shape": [-1]},
+            {"name": "confidence", "datatype": "FP32", "shape": [-1]},
+        ]
+        if model == INFER:  # clients that know the model by its old name know its confidence as "sure"
+            outputs.append({"name": "sure", "datatype": "FP32", "shape": [-1]})
+        return outputs
 
-    def described(self, task: str) -> dict[str, Any]:
-        """A model's metadata; `parameters` has what the protocol has no place for."""
+    def describe(self, model: str) -> ModelMetadata:
         shape = [-1, *self.learner.example.shape[1:]]
-        record = self.learner.records.get(task)
+        record = self.learner.records.get(model)
         return {
-            "name": task,
+            "name": model,
             "versions": [VERSION],
             "platform": "spacecl",
-            "inputs": [{"name": INPUT, "datatype": datatype(_numpy(self.learner.example).dtype), "shape": shape}],
-            "outputs": [{"name": n, "datatype": kind, "shape": size} for n, (kind, size) in self.outputs(task).items()],
+            "inputs": [{"name": INPUT, "datatype": get_datatype(_to_numpy(self.learner.example).dtype), "shape": shape}],
+            "outputs": self.list_outputs(model),
             "parameters": {}
             if record is None
             else {"classes": list(record.class_labels), "digest": record.digest, "widths": dict(record.widths)},
@@ -92,27 +149,27 @@ class Desk:
 
     def close(self) -> None:
         self.batcher.close()
-        self.decoder.shutdown()
+        self._decoder.shutdown()
 
     @asynccontextmanager
-    async def body(self, stream: AsyncIterable[bytes], encoding: str) -> AsyncIterator[bytes]:
-        """The body of a request, unpacked, within the limits of size and time; it counts as held until the request is done."""
-        limit, found, size, before = self.limits.body, bytearray(), 0, 0
+    async def read_body(self, stream: AsyncIterable[bytes], encoding: str) -> AsyncIterator[bytes]:
+        """Read a body within the limits of size and time, and decompress it; it counts as in memory until the context ends."""
+        limit, body, size, reserved = self.limits.body, bytearray(), 0, 0
 
-        def hold(count: int) -> None:
-            nonlocal before
-            if count > before and self.held + count - before > self.limits.bodies:
-                raise RequestError("The server holds too many large requests already. Try again in a while.", 503)
-            self.held, before = self.held + count - before, count
+        def reserve(count: int) -> None:
+            nonlocal reserved
+            if count > reserved and self.body_bytes + count - reserved > self.limits.all_bodies:
+                raise RequestError("The server is busy with too many large requests. Try again later.", 503)
+            self.body_bytes, reserved = self.body_bytes + count - reserved, count
 
         async def collect() -> None:
             nonlocal size
             async for part in stream:
                 size += len(part)
                 if size <= limit:
-                    hold(size)
-                    found.extend(part)
-                elif size > 4 * limit:  # what comes on is not worth waiting for; up to here the client hears the reason
+                    reserve(size)
+                    body.extend(part)
+                elif size > 4 * limit:  # stop reading; up to here the client is still sent the reason
                     return
 
         try:
@@ -121,104 +178,65 @@ class Desk:
             except asyncio.TimeoutError:
                 raise RequestError(f"The body did not arrive within {self.limits.seconds:g} s.", 408) from None
             if size > limit:
-                raise RequestError(f"The body has more than {limit:,} bytes. Send fewer rows, or as binary data.", 413)
-            body = unpacked(bytes(found), encoding.lower(), limit)
-            hold(len(body))
-            yield body
+                raise RequestError(f"The body has more than {limit:,} bytes. Send fewer rows, or use binary data.", 413)
+            content = decompress(bytes(body), encoding.lower(), limit)
+            reserve(len(content))
+            yield content
         finally:
-            hold(0)
+            reserve(0)
 
-    async def infer(self, task: str, body: bytes, length: str | None) -> tuple[bytes, dict[str, str]]:
-        example = _numpy(self.learner.example)
-        outputs = list(self.outputs(self.named(task)))  # once more: while the body came, it may have gone
-        wanted = read(body, length, example.shape[1:], example.dtype, outputs, self.limits.rows)
-        asked = await self.asked(task, torch.from_numpy(wanted.rows))
-        found = {name: _numpy(values) for name, values in asked.items()}
-        if not all(np.isfinite(values).all() for values in found.values() if values.dtype.kind == "f"):
+    async def infer(self, model: str, body: bytes, json_length: str | None) -> tuple[bytes, dict[str, str]]:
+        """Answer an inference request; return the body and the headers of the response."""
+        example = _to_numpy(self.learner.example)
+        self.find_model(model)  # again: the task may have been removed while the body was arriving
+        names = [output["name"] for output in self.list_outputs(model)]
+        request = parse_request(body, json_length, example.shape[1:], example.dtype, names, self.limits.rows)
+        outputs = await self._run(model, torch.from_numpy(request.rows))
+        arrays = {name: _to_numpy(values) for name, values in outputs.items()}
+        if not all(np.isfinite(values).all() for values in arrays.values() if values.dtype.kind == "f"):
             raise RequestError(
-                f"Model {task!r}: the answer is not finite. Are the inputs scaled as they were for learning?", 422
+                f"Model {model!r}: the answer is not finite. Are the inputs scaled as they were for learning?", 422
             )
-        return answer(task, wanted, found)
+        if "confidence" in arrays:
+            arrays["sure"] = arrays["confidence"]
+        return build_response(model, request, arrays)
 
-    async def picture(self, body: bytes) -> dict[str, Any]:
-        """Every task's answer to a picture, and which task it looks like."""
-        shapes = {tuple(record.pictures["pixels"]) for record in self.learner.records.values() if record.pictures is not None}
-        size, pixels = await self.waited(lambda: self.decoder.submit(_decoded, body, shapes))
-        answers = await self.waited(lambda: self.batcher.call(lambda learner: _pictured(learner, pixels)))
-        return {"width": size[0], "height": size[1], **answers}
+    async def classify_picture(self, body: bytes) -> dict[str, Any]:
+        """Decode a picture and return its size and every task's answer."""
+        shapes = pictures.list_shapes(self.learner)
+        size, pixels = await self._wait_for(lambda: self._decoder.submit(pictures.decode, body, shapes))
+        answer = await self._wait_for(lambda: self.batcher.call(lambda learner: pictures.classify(learner, pixels)))
+        return {"width": size[0], "height": size[1], **answer}
 
-    async def asked(self, task: str, rows: Tensor) -> dict[str, Any]:
+    def _get_task(self, model: str) -> str:
+        return INFER if model == ANY_TASK and ANY_TASK not in self.learner.tasks else model
+
+    async def _run(self, model: str, rows: Tensor) -> Outputs:
         problem = check_input(rows, self.learner.example)
         if problem:
-            raise RequestError(f"Model {task!r}: {problem}")
-        return await self.waited(lambda: self.batcher.ask(task, rows))
+            raise RequestError(f"Model {model!r}: {problem}")
+        return await self._wait_for(lambda: self.batcher.submit(self._get_task(model), rows))
 
-    async def waited(self, ask: Callable[[], Future[Any]]) -> Any:
-        """What a question comes to, if there is room in the queue and the answer comes in time."""
+    async def _wait_for(self, submit: Callable[[], Future[Result]]) -> Result:
+        """Submit work and return its result, if the queue has space and the result is ready in time."""
         if self.waiting >= self.limits.queue:
-            raise RequestError(f"{self.waiting} requests are waiting already. Try again in a while.", 503)
+            raise RequestError(f"{self.waiting} requests are waiting already. Try again later.", 503)
         if not self.batcher.alive:
-            raise RequestError("The server is about to stop, or its networks' thread has stopped. Try again in a while.", 503)
+            raise RequestError("The server is stopping, or the thread that runs its networks has ended. Try again later.", 503)
         self.waiting += 1
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(ask()), self.limits.seconds)
+            return await asyncio.wait_for(asyncio.wrap_future(submit()), self.limits.seconds)
         except asyncio.TimeoutError:
-            raise RequestError(f"There was no answer within {self.limits.seconds:g} s. Try again in a while.", 503) from None
+            raise RequestError(f"There was no answer within {self.limits.seconds:g} s. Try again later.", 503) from None
         except RequestError:
             raise
-        except SpaceError as error:  # such as a task that has gone meanwhile
+        except SpaceError as error:  # such as a task that was removed meanwhile
             raise RequestError(str(error), 404 if isinstance(error, TaskError) else 400) from error
-        except (IndexError, RuntimeError) as error:
-            if self.learner.example.is_floating_point():
-                raise
-            raise RequestError(f"The network does not know these inputs: {first_line(error)}") from error
         finally:
             self.waiting -= 1
 
 
-Shape = tuple[int, ...]
-
-
-def _decoded(body: bytes, shapes: set[Shape]) -> tuple[tuple[int, int], dict[Shape, np.ndarray]]:
-    """A picture's size, and its pixels in every shape that some task reads."""
-    try:
-        with open_picture(io.BytesIO(body)) as picture:
-            return picture.size, {shape: to_pixels(picture, shape)[None].copy() for shape in shapes}
-    except LargePictureError:
-        raise RequestError(f"The picture has more than {PIXELS:,} pixels. Send a smaller one.", 413) from None
-    except Exception as error:  # decoders fail in all ways
-        raise RequestError("This is no picture that can be read, such as PNG, JPEG or WebP.", 415) from error
-
-
-def _pictured(learner: Learner, pixels: Mapping[Shape, np.ndarray]) -> dict[str, Any]:
-    """Every task's answer to a picture, and the task that it is most like."""
-    listed: list[dict[str, Any]] = []
-    task_scores: dict[str, Tensor] = {}
-    accepted: list[str] = []
-    for name, record in learner.records.items():
-        seen_as = None if record.pictures is None else pixels.get(tuple(record.pictures["pixels"]))
-        if record.pictures is None or seen_as is None:
-            why = "taught without spacecl.Images, so how pictures become its inputs is not known"
-            listed.append({"task": name, "problem": why})
-            continue
-        rows = preprocess(record.pictures, seen_as).to(learner.example.dtype)
-        shares = learner.logits(rows, name)[0].softmax(0)
-        if not bool(shares.isfinite().all()):
-            raise RequestError(f"Model {name!r}: the answer to this picture is not finite.", 422)
-        best = shares.argsort(descending=True)[:5].tolist()
-        answers = [{"class": record.class_labels[i], "share": float(shares[i])} for i in best]
-        listed.append({"task": name, "answers": answers, "like": None})
-        if learner.has_signature(name):
-            task_scores[name] = learner.task_scores(rows, name)
-            if bool(learner.accepts(rows, name)[0]):
-                accepted.append(name)
-    if task_scores:
-        scores = dict(zip(task_scores, torch.cat(list(task_scores.values())).softmax(0).tolist()))
-        listed = [entry | ({"like": scores[entry["task"]]} if entry["task"] in scores else {}) for entry in listed]
-    return {"tasks": listed, "likely": max(accepted, key=lambda name: float(task_scores[name]), default=None)}
-
-
-def _numpy(values: Tensor | list[str]) -> np.ndarray:
+def _to_numpy(values: Tensor | list[str]) -> np.ndarray:
     if not isinstance(values, Tensor):
         return np.array(values, dtype=np.str_)
     values = values.detach().cpu()
