@@ -178,7 +178,7 @@ def _make_folder_scenario() -> Scenario:
     """The settings, tasks and machine of a run that begins, and begins again."""
     config = _make_settings()
     tasks, example = load_tasks(config, None)
-    counts = [check_all_data(task, example) for task in tasks]
+    counts = [check_all_data(task, example)[1] for task in tasks]
     facts = describe_tasks(tasks, counts)
 
     def start(folder: Path) -> None:

@@ -189,7 +189,7 @@ def test_the_real_benchmark_has_its_tasks_and_loads_at_once_the_second_time(name
     started = time.perf_counter()
     tasks = load_stream(name, REAL)
     example = torch.zeros_like(tasks[0].train.finish(tasks[0].train.batch([0])[0]))
-    counts = [check_all_data(task, example) for task in tasks]
+    counts = [check_all_data(task, example)[1] for task in tasks]
     assert time.perf_counter() - started < 1
     assert len(tasks) == BENCHMARKS[name].tasks
     assert sum(count["train"] + count["valid"] for count in counts) == {"p-mnist": 600_000, "p-fashion": 600_000}.get(

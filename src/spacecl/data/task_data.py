@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Protocol, TypedDict
 
 import torch
@@ -37,6 +38,19 @@ class DataCounts(TypedDict):
     test: int
 
 
+class CheckedDataset(Dataset):
+    """A user's dataset of which every example has been checked, so that it need not be read again for that."""
+
+    def __init__(self, dataset: Dataset, shape: torch.Size, largest: int):
+        self.dataset, self.shape, self.largest = dataset, shape, largest  # shape: of one input; largest: of all labels
+
+    def __len__(self) -> int:
+        return len(self.dataset)  # type: ignore[arg-type]
+
+    def __getitem__(self, index: int) -> Any:
+        return self.dataset[index]
+
+
 class Data:
     """Examples as batches: tensors and images are indexed, datasets and loaders are read through a DataLoader.
 
@@ -49,6 +63,7 @@ class Data:
         self.images: Images | None = None
         self.loader: DataLoader | None = None
         self.dataset: Dataset | None = None
+        self.checked: CheckedDataset | None = None
         if isinstance(source, TensorDataset) and len(getattr(source, "tensors", ())) == 2:
             source = source.tensors  # type: ignore[assignment]
         kind = source.dataset if isinstance(source, DataLoader) else source
@@ -58,6 +73,8 @@ class Data:
             self.images = source
         elif isinstance(source, DataLoader):
             self.loader = source
+        elif isinstance(source, CheckedDataset):
+            self.dataset, self.checked = source.dataset, source
         elif isinstance(source, Dataset):
             self.dataset = source
         elif isinstance(source, (tuple, list)) and len(source) == 2:
@@ -143,6 +160,8 @@ class Data:
 
     def check(self, example: Tensor, least: int = 2) -> int:
         """Check every example, and return the largest label. At least `least` examples are needed."""
+        if self.checked is not None and self.checked.shape == example.shape[1:]:
+            return self.checked.largest
         if self.tensors is not None and (self.tensors[1].dim() != 1 or self.tensors[0].shape[:1] != self.tensors[1].shape):
             inputs, shape = self.tensors[0].shape[0] if self.tensors[0].dim() else "no", tuple(self.tensors[1].shape)
             raise DataError(f"{self.what}: {inputs} inputs, but labels of shape {shape}; give one label per input.")
@@ -219,14 +238,25 @@ def prepare_data(task: Task, example: Tensor, generator: torch.Generator) -> tup
     return train, valid, classes
 
 
-def check_all_data(task: Task, example: Tensor) -> DataCounts:
-    """Check all of a task's data, test data included, and count its classes and examples."""
+def check_all_data(task: Task, example: Tensor) -> tuple[Task, DataCounts]:
+    """Check all of a task's data, test data included, and count its classes and examples.
+
+    Returns the task with datasets that need not be read again to be checked, and the counts.
+    """
+    parts = {"train": task.train} if task.valid is None else {"train": task.train, "valid": task.valid}
+    checked = {}
+    for name, source in parts.items():
+        data = Data(source, f"Task {task.name!r}, {name}")
+        if data.dataset is not None and data.checked is None:
+            largest = data.check(example, least=2 if name == "train" else 1)
+            checked[name] = CheckedDataset(data.dataset, example.shape[1:], largest)
+    task = replace(task, **checked)  # type: ignore[arg-type]
     train, valid, classes = prepare_data(task, example, torch.Generator().manual_seed(0))
     test = Data(task.test, f"Task {task.name!r}, test")  # type: ignore[arg-type]
     largest = test.check(example, least=1)
     if largest >= classes:
         raise DataError(f"Task {task.name!r}, test: the label {largest} is outside its {classes} classes, 0 to {classes - 1}.")
-    return {"classes": classes, "train": len(train), "valid": len(valid), "test": len(test)}
+    return task, {"classes": classes, "train": len(train), "valid": len(valid), "test": len(test)}
 
 
 def fingerprint(source: Source | None) -> str | None:

@@ -69,7 +69,8 @@ def run(
             return read_result(folder / "result.json")
         with use_seed(config.seed):
             tasks, example = load_tasks(config, data)
-            counts = [check_all_data(task, example) for task in tasks]
+            checked = [check_all_data(task, example) for task in tasks]
+            tasks, counts = [task for task, _ in checked], [counts for _, counts in checked]
         _check_task_names(config, tasks)
         facts = describe_tasks(tasks, counts)
         check_same_data(folder, facts)
