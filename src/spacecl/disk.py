@@ -70,10 +70,11 @@ system = System()
 def write_file(file: Path, data: bytes | Callable[[io.RawIOBase], object], *, sync_name: bool = True) -> None:
     """Write a file atomically: whoever opens it, even after a power cut, sees the old content or the new one.
 
-    Args:
-        file: the file; its folder must exist.
-        data: the content, or a function that writes it to a stream.
-        sync_name: if False, the caller calls `sync_folder` itself, once for many files.
+    Parameters
+    ----------
+    file : the file; its folder must exist.
+    data : the content, or a function that writes it to a stream.
+    sync_name : if False, the caller calls `sync_folder` itself, once for many files.
     """
     temporary = _make_temporary_name(file)
     with explain(file):

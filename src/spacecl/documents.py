@@ -44,10 +44,11 @@ FileName = Annotated[str, AfterValidator(_check_plain_name)]
 def read_bytes(file: str | os.PathLike[str], limit: int, remedy: str = RESTORE) -> bytes:
     """Read a regular file of at most `limit` bytes; links, pipes and devices are refused.
 
-    Args:
-        file: the file.
-        limit: in bytes; a larger file is refused without reading it.
-        remedy: the sentence of an error message that says what to do.
+    Parameters
+    ----------
+    file : the file.
+    limit : in bytes; a larger file is refused without reading it.
+    remedy : the sentence of an error message that says what to do.
     """
     path = Path(file)
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)

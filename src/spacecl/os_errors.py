@@ -32,10 +32,11 @@ def explain(path: Path, what: str = "written") -> Iterator[None]:
 def file_errors(problem: str, path: Path | None = None) -> Iterator[None]:
     """Raise errors of the operating system as `StoreError`; also a decorator.
 
-    Args:
-        problem: what fails; the message begins with it.
-        path: the file that is used; the message names its folder. Without it, the message names the file that the operating
-            system reports, if any.
+    Parameters
+    ----------
+    problem : what fails; the message begins with it.
+    path : the file that is used; the message names its folder. Without it, the message names the file that the operating
+        system reports, if any.
     """
     try:
         yield

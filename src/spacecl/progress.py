@@ -19,11 +19,12 @@ Progress = bool | BarFactory | None  # show, hide, show in the user's own way; N
 def track(title: str, steps: int, show: Progress = None, done: int = 0) -> Iterator[StepCallback]:
     """Show a progress bar for a phase, and give the function to call after every step.
 
-    Args:
-        title: the phase, such as "cats: train".
-        steps: how many steps the phase has.
-        show: whether to show it, or a function of the user's own that does; None shows it if there is a terminal.
-        done: how many steps were done before, in a run that is resumed.
+    Parameters
+    ----------
+    title : the phase, such as "cats: train".
+    steps : how many steps the phase has.
+    show : whether to show it, or a function of the user's own that does; None shows it if there is a terminal.
+    done : how many steps were done before, in a run that is resumed.
     """
     if callable(show):
         bar = show(title, steps, done)
@@ -50,9 +51,10 @@ def is_shown(show: bool | None) -> bool:
 class Overview:
     """Progress of a run of many phases: the current phase, and the time left for the run.
 
-    Args:
-        plan: the number of steps of every coming phase, by title.
-        pace: seconds per step, by the last word of a phase's title, because retraining is faster than training.
+    Parameters
+    ----------
+    plan : the number of steps of every coming phase, by title.
+    pace : seconds per step, by the last word of a phase's title, because retraining is faster than training.
     """
 
     def __init__(self, plan: Mapping[str, int], pace: Mapping[str, float] | None = None):

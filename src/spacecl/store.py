@@ -55,10 +55,11 @@ class Listing:
 def save(folder: str | os.PathLike[str], body: Mapping[str, Any], files: Mapping[str, Mapping[str, Tensor]]) -> None:
     """Replace the content of a folder.
 
-    Args:
-        folder: made if it does not exist.
-        body: JSON values for the manifest.
-        files: named sets of tensors; each becomes a file.
+    Parameters
+    ----------
+    folder : made if it does not exist.
+    body : JSON values for the manifest.
+    files : named sets of tensors; each becomes a file.
     """
     path = Path(folder)
     busy = StoreError(f"Another process has been saving to {path} for {WAIT:.0f} seconds. Save again later, or elsewhere.")

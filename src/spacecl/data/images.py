@@ -43,15 +43,16 @@ class Images:
 
     Batches are moved to the device as bytes and standardised there, channel by channel.
 
-    Parameters:
-        pixels: array of shape (images, channels, height, width), uint8.
-        labels: array of shape (images,), integers.
-        mean, std: mean and standard deviation of the pixel values, 0 to 255, one value per channel. Default: those of
-            the images.
-        shape: (channels, height, width) of the inputs, if other than that of the images. Black borders are added and a
-            single channel is repeated.
-        order: permutation of the pixels. Inputs are then flat.
-        rows: numbers of the images to use. Default: all.
+    Parameters
+    ----------
+    pixels : array of shape (images, channels, height, width), uint8.
+    labels : array of shape (images,), integers.
+    mean, std : mean and standard deviation of the pixel values, 0 to 255, one value per channel. Default: those of
+        the images.
+    shape : (channels, height, width) of the inputs, if other than that of the images. Black borders are added and a
+        single channel is repeated.
+    order : permutation of the pixels. Inputs are then flat.
+    rows : numbers of the images to use. Default: all.
 
     >>> pixels = np.arange(2 * 12, dtype=np.uint8).reshape(2, 3, 2, 2)
     >>> images = Images(pixels, [0, 1])

@@ -69,10 +69,11 @@ def find_missing(names: Iterable[str], data: str | os.PathLike[str] | None) -> l
 def load(name: str, data: str | os.PathLike[str] | None = None) -> DecodedDataset:
     """Load a dataset as memory-mapped arrays. It is decoded the first time only.
 
-    Parameters:
-        name: a key of DATASETS.
-        data: folders to search, separated as in $PATH. Default: $SPACECL_DATA. If no folder is named, a missing dataset is
-            downloaded into the cache.
+    Parameters
+    ----------
+    name : a key of DATASETS.
+    data : folders to search, separated as in $PATH. Default: $SPACECL_DATA. If no folder is named, a missing dataset is
+        downloaded into the cache.
     """
     dataset, roots = DATASETS[name], search_folders(data)
     folder = dataset.find(roots)

@@ -37,12 +37,13 @@ class Task:
     Data is a pair `(x, y)` of tensors or arrays, `Images`, a `Dataset` of pairs, or a `DataLoader` of batches of pairs.
     Labels are integers from 0.
 
-    Parameters:
-        name: what to call the task.
-        train: training data.
-        valid: validation data. Default: a tenth of `train`, which is then not trained on.
-        classes: the number of classes, or their names. Default: the largest label plus one.
-        test: test data for evaluation. Learning never uses it.
+    Parameters
+    ----------
+    name : what to call the task.
+    train : training data.
+    valid : validation data. Default: a tenth of `train`, which is then not trained on.
+    classes : the number of classes, or their names. Default: the largest label plus one.
+    test : test data for evaluation. Learning never uses it.
 
     >>> import torch
     >>> x, y = torch.randn(100, 8), torch.arange(100) % 3

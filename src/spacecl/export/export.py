@@ -69,12 +69,13 @@ def export_network(
 ) -> ExportInfo:
     """Write a network in eval mode to a file, and return a description of it that can be stored as JSON.
 
-    Parameters:
-        module: the network; `example` is a batch of at least one input.
-        file: the path. Its ending says the format, unless `format` does: `"onnx"`, `"torch"` or `"safetensors"`.
-        about: becomes part of the file and of the description.
-        fold: fold batch norms into the layers before them, where that is possible.
-        int8: inputs to calibrate by. They make the weights and activations of an ONNX file int8.
+    Parameters
+    ----------
+    module : the network; `example` is a batch of at least one input.
+    file : the path. Its ending says the format, unless `format` does: `"onnx"`, `"torch"` or `"safetensors"`.
+    about : becomes part of the file and of the description.
+    fold : fold batch norms into the layers before them, where that is possible.
+    int8 : inputs to calibrate by. They make the weights and activations of an ONNX file int8.
     """
     path = Path(file)
     kind = format or next((name for name, ending in FORMATS.items() if path.suffix == ending), "")

@@ -45,14 +45,14 @@ def run(
 
     Parameters
     ----------
-    config: all settings, as `resolve` returns them.
-    out: the run's folder; it is created if it does not exist.
-    data: a folder with datasets. Default: $SPACECL_DATA, or a cache folder.
-    progress: whether to show progress bars. Default: on a terminal only.
-    tensorboard: also log for TensorBoard, in the run's folder.
-    measure: also measure latency and energy of inference. The machine should have nothing else to do.
-    print_line: called with every line for the user.
-    on_task: called with the number of tasks that are done and the number of all tasks, at the start and after every task.
+    config : all settings, as `resolve` returns them.
+    out : the run's folder; it is created if it does not exist.
+    data : a folder with datasets. Default: $SPACECL_DATA, or a cache folder.
+    progress : whether to show progress bars. Default: on a terminal only.
+    tensorboard : also log for TensorBoard, in the run's folder.
+    measure : also measure latency and energy of inference. The machine should have nothing else to do.
+    print_line : called with every line for the user.
+    on_task : called with the number of tasks that are done and the number of all tasks, at the start and after every task.
     """
     folder = Path(out)
     if folder.exists() and not folder.is_dir():

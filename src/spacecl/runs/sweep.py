@@ -38,14 +38,14 @@ def run_sweep(
 
     Parameters
     ----------
-    out: the folder of the comparison.
-    folders: those of its runs, as `plan_runs` returns them.
-    data: a folder with datasets. Default: $SPACECL_DATA, or a cache folder.
-    jobs: runs at a time. Default: one per core, as memory allows.
-    engine: "local" or "ray".
-    trust_code: run the code that the folders name as their tasks or networks. Without it, folders that name any are refused.
-    progress: whether to show a progress bar. Default: on a terminal only.
-    print_line: called with every line for the user.
+    out : the folder of the comparison.
+    folders : those of its runs, as `plan_runs` returns them.
+    data : a folder with datasets. Default: $SPACECL_DATA, or a cache folder.
+    jobs : runs at a time. Default: one per core, as memory allows.
+    engine : "local" or "ray".
+    trust_code : run the code that the folders name as their tasks or networks. Without it, folders that name any are refused.
+    progress : whether to show a progress bar. Default: on a terminal only.
+    print_line : called with every line for the user.
     """
     top = Path(out)
     if not trust_code:

@@ -107,12 +107,12 @@ def tune(
 
     Parameters
     ----------
-    settings: the user's, for all runs.
-    over: the values to try, as `parse_choices` returns them.
-    out: the folder for tune.json and the runs.
-    data: a folder with datasets. Default: $SPACECL_DATA, or a cache folder.
-    progress: whether to show progress bars. Default: on a terminal only.
-    print_line: called with every line for the user.
+    settings : the user's, for all runs.
+    over : the values to try, as `parse_choices` returns them.
+    out : the folder for tune.json and the runs.
+    data : a folder with datasets. Default: $SPACECL_DATA, or a cache folder.
+    progress : whether to show progress bars. Default: on a terminal only.
+    print_line : called with every line for the user.
     """
     folder = Path(out)
     combinations = [dict(zip(over, values)) for values in itertools.product(*over.values())]

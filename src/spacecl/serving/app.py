@@ -31,10 +31,11 @@ CONTENT_SECURITY_POLICY = (
 def build_app(learner: Learner, limits: Limits, watched: OpenRun | None = None) -> Starlette:
     """Build the ASGI application.
 
-    Args:
-        learner: its tasks are the models that are served.
-        limits: what requests may take.
-        watched: a folder; tasks that are learned into it later are served, too.
+    Parameters
+    ----------
+    learner : its tasks are the models that are served.
+    limits : what requests may take.
+    watched : a folder; tasks that are learned into it later are served, too.
     """
     require_pillow()
     service = Service(Batcher(warm_up(learner), limits.rows), limits)

@@ -40,9 +40,10 @@ class Batcher:
     All queries that arrived while the thread was busy form the next batch, with one forward pass per task. A query never
     waits for others to join it: on an idle server it runs at once. Passes of several tasks run in parallel, one core each.
 
-    Args:
-        learner: the learner to run; `replace_learner` exchanges it.
-        max_rows: a batch takes no further queries once it has this many rows.
+    Parameters
+    ----------
+    learner : the learner to run; `replace_learner` exchanges it.
+    max_rows : a batch takes no further queries once it has this many rows.
     """
 
     def __init__(self, learner: Learner, max_rows: int = 1024):

@@ -85,13 +85,14 @@ def parse_request(
 ) -> InferenceRequest:
     """Read an inference request.
 
-    Args:
-        body: the decompressed body.
-        json_length: the value of `HEADER`: how many bytes of the body are JSON. Binary data follows. None: all is JSON.
-        shape: the shape of one row of the model's input.
-        dtype: the type of the model's input.
-        outputs: the names of the model's outputs.
-        max_rows: requests with more rows are refused.
+    Parameters
+    ----------
+    body : the decompressed body.
+    json_length : the value of `HEADER`: how many bytes of the body are JSON. Binary data follows. None: all is JSON.
+    shape : the shape of one row of the model's input.
+    dtype : the type of the model's input.
+    outputs : the names of the model's outputs.
+    max_rows : requests with more rows are refused.
     """
     document, tail = _split_body(body, json_length)
     inputs = document.get("inputs")

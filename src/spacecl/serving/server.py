@@ -32,13 +32,14 @@ def serve(
 ) -> None:
     """Serve the tasks of a run over HTTP until interrupted.
 
-    Args:
-        folder: the run.
-        host: the address to listen on; the default is reachable from this machine only.
-        port: the port; 0 takes a free one.
-        watch: serve tasks that are learned into the folder later, too.
-        limits: what requests may take.
-        report: receives the line with the address.
+    Parameters
+    ----------
+    folder : the run.
+    host : the address to listen on; the default is reachable from this machine only.
+    port : the port; 0 takes a free one.
+    watch : serve tasks that are learned into the folder later, too.
+    limits : what requests may take.
+    report : receives the line with the address.
     """
     limits, listener = limits or Limits(), open_listener(host, port)
     learner = folder.learner()

@@ -37,11 +37,12 @@ Result = TypeVar("Result")
 class Limits:
     """Limits of a server.
 
-    Attributes:
-        body: largest body of a request in bytes, also when decompressed.
-        rows: largest number of rows in a request, and of a batch.
-        queue: largest number of requests that wait for the networks.
-        seconds: time for a body to arrive, and for a result to be ready.
+    Attributes
+    ----------
+    body : largest body of a request in bytes, also when decompressed.
+    rows : largest number of rows in a request, and of a batch.
+    queue : largest number of requests that wait for the networks.
+    seconds : time for a body to arrive, and for a result to be ready.
     """
 
     body: int = 16 * 2**20
@@ -77,9 +78,10 @@ class ModelMetadata(TypedDict):
 class Service:
     """The models of a server: every task, and one that infers the task.
 
-    Args:
-        batcher: runs the learner; `close` closes it, too.
-        limits: what requests may take.
+    Parameters
+    ----------
+    batcher : runs the learner; `close` closes it, too.
+    limits : what requests may take.
     """
 
     def __init__(self, batcher: Batcher, limits: Limits):

@@ -32,12 +32,13 @@ def register_layer(
     layer and corrects them. PyTorch's own layers are known, and layers that store no sizes need no function.
     docs/extending.md has a complete example.
 
-    Parameters:
-        kind: the type, a subclass of `torch.nn.Module`. Subclasses follow it unless they are registered themselves.
-        initialize: a function that gives a layer new random values, in place; the free channels of a later task begin with
-            them. Default: the layer's `reset_parameters()`, if it has one. Without either, the channels begin with the values
-            of the user's model.
-        override: replace what is registered for this very type. Without it, that is an error.
+    Parameters
+    ----------
+    kind : the type, a subclass of `torch.nn.Module`. Subclasses follow it unless they are registered themselves.
+    initialize : a function that gives a layer new random values, in place; the free channels of a later task begin with
+        them. Default: the layer's `reset_parameters()`, if it has one. Without either, the channels begin with the values
+        of the user's model.
+    override : replace what is registered for this very type. Without it, that is an error.
 
     >>> import torch
     >>> class Scaled(nn.Module):

@@ -42,11 +42,12 @@ class Operation:
     channel at all. A rule reads the ids of the arguments, states what must hold between them, and returns the ids of
     the result: a tensor of the result's shape, or a list of tensors if the operation returns several.
 
-    Attributes:
-        name: the operator's name, such as `"conv2d"` or, outside of `aten`, `"mylib::scale"`.
-        arguments: the arguments by the operator's parameter names, defaults included. Numbers and strings are what
-            the model passed; tensors are placeholders. Read their ids with `ids`.
-        output: a tensor without values, of the shape and type of the result; a list if there are several.
+    Attributes
+    ----------
+    name : the operator's name, such as `"conv2d"` or, outside of `aten`, `"mylib::scale"`.
+    arguments : the arguments by the operator's parameter names, defaults included. Numbers and strings are what
+        the model passed; tensors are placeholders. Read their ids with `ids`.
+    output : a tensor without values, of the shape and type of the result; a list if there are several.
     """
 
     def __init__(

@@ -28,10 +28,11 @@ def register_operator(*names: str, override: bool = False) -> Callable[[Rule], R
     spacecl has to know which channels of a model belong together. It knows PyTorch's own operators; a model with any other
     operator, such as a kernel of your own, is refused until a rule describes it. docs/extending.md has a complete example.
 
-    Parameters:
-        names: operators such as `"mylib::scale"`, as in the model's exported graph; a name without `::` is one of `aten`.
-            An in-place variant follows the rule of the plain one: `"relu"` serves `relu_`, too.
-        override: replace a rule that exists. Without it, such a name is an error.
+    Parameters
+    ----------
+    names : operators such as `"mylib::scale"`, as in the model's exported graph; a name without `::` is one of `aten`.
+        An in-place variant follows the rule of the plain one: `"relu"` serves `relu_`, too.
+    override : replace a rule that exists. Without it, such a name is an error.
 
     The rule gets an `Operation` and returns the owner ids of the result. Rules must be registered before a learner is
     made or loaded, in every process: best in the file that defines the model.

@@ -37,14 +37,15 @@ def load_stream(
 ) -> list[Task]:
     """Load the tasks of a benchmark, or of a user's own folder or Python file, each with test data.
 
-    Parameters:
-        name: a benchmark, a folder of pictures or a Python file.
-        data: folders with the benchmark's datasets (see `sources.load`).
-        tasks: the number of tasks. Default: all.
-        limit: the most images of each class. Default: all.
-        order: "given", "random" (drawn with `seed`), or the numbers of the tasks, from 1.
-        seed: for a random order, and for the images that `limit` selects.
-        image_size: height and width of pictures from a folder, in pixels.
+    Parameters
+    ----------
+    name : a benchmark, a folder of pictures or a Python file.
+    data : folders with the benchmark's datasets (see `sources.load`).
+    tasks : the number of tasks. Default: all.
+    limit : the most images of each class. Default: all.
+    order : "given", "random" (drawn with `seed`), or the numbers of the tasks, from 1.
+    seed : for a random order, and for the images that `limit` selects.
+    image_size : height and width of pictures from a folder, in pixels.
 
     >>> [task.name for task in load_stream("permuted-digits", tasks=2)]
     ['digits-1', 'digits-2']
