@@ -20,9 +20,10 @@ from spacecl.runs.result import Result, TaskResult, read_result
 HERE = Path(__file__).parent
 HEAD = """# Results
 
-Each row is one run of `spacecl run` with one seed, next to the results for SPACE in the paper's Table 1. Each folder here has the
-`result.json` of a run, and an `environment.json` with the machine and the versions. [docs/runs.md](../docs/runs.md) explains
-these files. `python results/table.py` makes this page from them, and `spacecl report results` makes tables and figures.
+Each row is one run of `spacecl run` with one seed, next to the results for SPACE in the paper's Table 1. Each folder here has
+the `result.json` of a run, and an `environment.json` with the machine and the versions. [docs/runs.md](../docs/runs.md)
+explains these files. `python results/table.py` makes this page from them, and `spacecl report results` makes tables and
+figures.
 
 *Size* is the number of parameters of all tasks' networks together, divided by that of the full backbone, without heads.
 *Multiply-adds* are those of a task's network divided by those of the full network, as a mean over tasks. *BWT* is backward
