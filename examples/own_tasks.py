@@ -1,9 +1,9 @@
-"""Your own tasks and your own network, for `spacecl run`:
+"""Define your own tasks and network for `spacecl run`:
 
     spacecl run examples/own_tasks.py --model examples/own_tasks.py:network
 
-`tasks()` returns a list of `spacecl.Task`, each with test data; `network()` returns a model that reads their inputs. Data
-may be tensors, `spacecl.Images`, a `Dataset` or a `DataLoader`; here it is scikit-learn's handwritten digits.
+`tasks()` returns a list of `spacecl.Task`, each with test data. `network()` returns a model for their inputs. Data can be a
+pair of tensors, `spacecl.Images`, a `Dataset` or a `DataLoader`. This example uses scikit-learn's handwritten digits.
 """
 
 import torch
@@ -17,7 +17,7 @@ def tasks():
     x, y = torch.tensor(images / 16, dtype=torch.float32).reshape(-1, 1, 8, 8), torch.tensor(digits)
     train, test = slice(0, 1400), slice(1400, None)
     labels = {"odd-or-even": y % 2, "low-or-high": (y > 4).long(), "which-digit": y}
-    return [spacecl.Task(name, (x[train], own[train]), test=(x[test], own[test])) for name, own in labels.items()]
+    return [spacecl.Task(name, (x[train], target[train]), test=(x[test], target[test])) for name, target in labels.items()]
 
 
 def network():

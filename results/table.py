@@ -1,7 +1,7 @@
 """Make results/README.md from the result.json files in the folders here.
 
 python results/table.py          # write it
-python results/table.py --check  # exit 1 if it is not what the files say
+python results/table.py --check  # exit with code 1 if the page is out of date
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from spacecl.runs.result import Result, TaskResult, read_result
 HERE = Path(__file__).parent
 HEAD = """# Results
 
-Every row compares one run of `spacecl run`, with one seed, with SPACE in the paper's Table 1. Each folder here has the
-`result.json` of a run, and the machine and the versions that it ran with (`environment.json`);
-[docs/runs.md](../docs/runs.md) explains the files. `python results/table.py` makes this page from them, and `spacecl report
-results` makes tables and figures. *Size* is the parameters of all tasks' networks together over those of the full backbone,
-without heads. *Multiply-adds* are those of a task's network over the full network's, mean over tasks. BWT is backward
-transfer: 0 when nothing is forgotten. Times are those of two cores that had other work, too.
+Each row is one run of `spacecl run` with one seed, next to the results for SPACE in the paper's Table 1. Each folder here has
+the `result.json` of a run, and an `environment.json` with the machine and the versions. [docs/runs.md](../docs/runs.md)
+explains these files. `python results/table.py` makes this page from them, and `spacecl report results` makes tables and
+figures.
 
+*Size* is the number of parameters of all tasks' networks together, divided by that of the full backbone, without heads.
+*Multiply-adds* are those of a task's network divided by those of the full network, as a mean over tasks. *BWT* is backward
+transfer: 0 if nothing is forgotten. Times were measured on two cores that also did other work.
 """
 TITLES = (
     "benchmark",
