@@ -21,8 +21,9 @@ formats:
   torch        a torch.export program, .pt2: torch.export.load("x.pt2").module()
   safetensors  plain weights, and a .json with widths, layers and shapes, to load into a network of your own
 
-ONNX and torch.export networks are run once before they are written; except with --int8, their output must equal PyTorch's
-to 1e-4. Batch norms are folded into the layers before them where possible. Files say how to turn pictures into inputs: mean, standard deviation and shape.
+ONNX and torch.export networks are run once before they are written; except with --int8, their output must equal PyTorch's to
+1e-4. Batch norms are folded into the layers before them where possible. Files say how to turn pictures into inputs: mean,
+standard deviation and shape.
 
 Exit codes: 0 success, 1 failure with a message, 2 wrong usage, 130 interrupted."""
 
