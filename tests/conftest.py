@@ -1,9 +1,12 @@
+import os
 import shutil
 
 import pytest
 import torch
 
 from spacecl.cli.main import main
+
+os.environ["COLUMNS"] = "200"  # tables that tests read are as wide everywhere
 
 
 @pytest.fixture(autouse=True)

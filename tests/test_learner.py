@@ -693,3 +693,23 @@ def test_a_checkpoint_of_version_0_1_is_resumed(tmp_path):
     other = Learner(chain(), SPACE(variance=0.7), example_input=VECTOR)
     with pytest.raises(spacecl.StoreError, match="holds a checkpoint of other work: method was"):
         other.learn(Task("one", data), QUICK, checkpoint=tmp_path)
+
+
+def test_a_checkpoint_of_a_model_that_computes_something_else_is_refused(tmp_path):
+    """Its tensors and ties are the same, its operations are not."""
+
+    def stop(row):
+        if row["epoch"] == 2:
+            raise KeyboardInterrupt
+
+    def begin(activation):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 12), activation(), nn.Linear(12, 3))
+        return Learner(model, SPACE(variance=0.8), example_input=VECTOR)
+
+    data = tasks(VECTOR, 1)[0]
+    with pytest.raises(KeyboardInterrupt):
+        begin(nn.ReLU).learn(Task("one", data), QUICK, checkpoint=tmp_path, on_epoch=stop)
+    with pytest.raises(spacecl.StoreError, match="holds a checkpoint of other work: operations was"):
+        begin(nn.Tanh).learn(Task("one", data), QUICK, checkpoint=tmp_path)
+    begin(nn.ReLU).learn(Task("one", data), QUICK, checkpoint=tmp_path)

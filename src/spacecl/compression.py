@@ -14,7 +14,7 @@ from .learning.core import Core
 from .learning.method import Learned
 from .learning.recipe import Recipe
 from .learning.record import TaskRecord
-from .methods import SPACE
+from .methods.space import SPACE
 from .progress import Progress
 
 if TYPE_CHECKING:

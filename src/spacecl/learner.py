@@ -33,7 +33,8 @@ from .learning.record import TaskRecord
 from .learning.saved import SavedLearner, compare_tensors, example_input, from_files, initial_tensors, to_files
 from .learning.state import State
 from .learning.trainer import Trainer, evaluate
-from .methods import METHODS, SPACE
+from .methods import METHODS
+from .methods.space import SPACE
 from .os_errors import file_errors
 from .progress import Progress
 from .seeds import task_seed, use_seed
@@ -119,7 +120,7 @@ class Learner:
 
     @contextmanager
     def _change(self) -> Iterator[State]:
-        """Lock the learner while a new state is made; another thread that tries to change it is refused."""
+        """Lock the learner while a new state is made; another thread that tries to change it meanwhile is refused."""
         if self._changing.locked():
             raise SpaceError(
                 "This learner is already learning a task, in another thread or around this call. "
@@ -163,9 +164,9 @@ class Learner:
 
     @seed.setter
     def seed(self, seed: int) -> None:
-        if not is_integer(seed) or int(seed) < 0:
-            raise ConfigError(f"seed={show(seed)} must be a whole number, at least 0.")
-        self._seed = int(seed) % 2**40
+        if not is_integer(seed) or not 0 <= int(seed) < 2**40:
+            raise ConfigError(f"seed={show(seed)} must be a whole number, at least 0 and below 2**40.")
+        self._seed = int(seed)
 
     @property
     def progress(self) -> Progress:

@@ -3,6 +3,8 @@
 import copy
 import functools
 import json
+import os
+import shutil
 import subprocess
 import sys
 from dataclasses import fields
@@ -11,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import with_tests_on_path
+from helpers import ROOT, with_tests_on_path
 from models import FAMILIES, tasks
 
 import spacecl
@@ -287,3 +289,39 @@ def test_methods_learn_in_two_processes_as_one(tmp_path):
     assert {name: found["digests"] for name, found in first.items()} == {name: f["digests"] for name, f in second.items()}
     for name, found in first.items():
         assert found["unchanged"] is not METHODS[name].forgets
+
+
+def test_a_new_method_is_one_file_and_the_command_line_finds_it(tmp_path):
+    """In a copy of the package, so that nothing is left behind."""
+    shutil.copytree(ROOT / "src" / "spacecl", tmp_path / "spacecl")
+    (tmp_path / "spacecl" / "methods" / "freezefirst.py").write_text(
+        "from ..learning.method import Learned, Method\n"
+        "from ..options import PositiveInt, option, options\n\n\n"
+        "@options\n"
+        "class FreezeFirst(Method):\n"
+        '    "Learn features with the first task only."\n\n'
+        '    patience: PositiveInt = option(default=3, help="a number that nobody reads")\n\n'
+        "    def learn(self, core, task):\n"
+        "        module = core.blueprint.build(core.initial_tensors(task.classes))\n"
+        "        frozen = core.frozen_positions('subnet')\n"
+        "        history = task.trainer.fit(module, task.train, task.valid, freeze=frozen)\n"
+        "        return Learned(core.commit(core.blueprint.extract_tensors(module), core.channels.all_units()), history)\n"
+    )
+    arguments = ["run", "permuted-digits", "--method", "freezefirst", "--tasks", "2", "--limit", "20", "--out", "out"]
+    training = ["--epochs", "1", "--retrain-epochs", "0", "--quiet", "--no-measure", "--device", "cpu"]
+    commands = {
+        "All results are in": [*arguments, *training],
+        "FreezeFirst": ["report", "out"],
+        "nobody reads": ["run", "--help"],
+    }
+    for expected, command in commands.items():
+        done = subprocess.run(
+            [sys.executable, "-m", "spacecl", *command],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(tmp_path), "COLUMNS": "200"},
+        )
+        assert done.returncode == 0, done.stderr
+        assert expected in done.stdout, done.stdout

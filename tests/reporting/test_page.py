@@ -5,7 +5,7 @@ import statistics
 import pytest
 from reporting_helpers import FIGURES, HOSTILE, results_of
 
-from spacecl.reporting.labels import METHOD_TITLES
+from spacecl.reporting.labels import title_method
 
 pytestmark = pytest.mark.slow
 
@@ -84,22 +84,23 @@ def test_sections_are_in_order(browser, report):
 
 def test_the_values_on_the_page_are_those_of_the_results(browser, report):
     open_page(browser, report / "report.html")
-    script = "return [...document.querySelectorAll('#table-table tbody tr')].map(r => [...r.cells].map(c => c.textContent))"
-    shown = {row[0]: row[1:] for row in browser.execute_script(script)}
+    script = "return [...document.querySelectorAll('#table-table tr')].map(r => [...r.cells].map(c => c.textContent))"
+    titles, *rows = browser.execute_script(script)
+    shown = {row[0]: dict(zip(titles, row)) for row in rows}
     tips = browser.execute_script("return [...document.querySelectorAll('.point')].map(p => p.dataset.tip)")
     for method, label in (("stl", "STL"), ("ewc", "EWC"), ("hat", "HAT"), ("packnet", "PackNet"), ("space", "SPACE")):
         results = results_of(report, method)
         accuracy = [100 * result["average_accuracy"] for result in results]
         forgetting = [100 * result["forgetting"] for result in results]
-        assert shown[label][0] == f"{statistics.fmean(accuracy):.2f} ± {statistics.stdev(accuracy):.2f}"
-        assert shown[label][1].startswith(f"{statistics.fmean(r['size'] for r in results):.3f} ± ")
-        assert shown[label][3] == f"{statistics.fmean(forgetting):.2f} ± {statistics.stdev(forgetting):.2f}"
+        assert shown[label]["accuracy, %"] == f"{statistics.fmean(accuracy):.2f} ± {statistics.stdev(accuracy):.2f}"
+        assert shown[label]["network size"].startswith(f"{statistics.fmean(r['size'] for r in results):.3f} ± ")
+        assert shown[label]["forgetting, %"] == f"{statistics.fmean(forgetting):.2f} ± {statistics.stdev(forgetting):.2f}"
         first = [result["accuracy_matrix"][2][0] for result in results]
         assert f"{label}, the first task after 3: {statistics.fmean(first):.2%} ± {statistics.stdev(first):.2%}" in tips
     for method in ("hat", "space"):
         for layer in ("hidden1", "hidden2"):
             used = statistics.fmean(result["tasks"][2]["used"][layer] for result in results_of(report, method))
-            assert f"{METHOD_TITLES[method]}, {layer}, digits-3: {used:g} filters" in tips
+            assert f"{title_method(method)}, {layer}, digits-3: {used:g} filters" in tips
     spectrum = results_of(report, "space")[0]["tasks"][1]["spectrum"]["hidden1"]
     script = (
         "return [...document.querySelectorAll('#table-thresholds tbody tr')].map(r => [...r.cells].map(c => c.textContent))"

@@ -175,3 +175,10 @@ def test_a_layer_type_is_only_replaced_on_purpose():
         spacecl.register_layer(Sized)
     with pytest.raises(ConfigError, match=r"give a subclass of torch\.nn\.Module"):
         spacecl.register_layer(sized(Sized))
+
+
+def test_a_rule_that_reads_an_argument_that_the_operator_does_not_have_is_told_so():
+    for read in (lambda op: op.ids("z"), lambda op: op.assign_owner("scal", 0, op.channel_ids(op.ids("self"), 1))):
+        spacecl.register_operator("aten::relu", override=True)(lambda op, read=read: read(op))
+        with pytest.raises(ConfigError, match=r"The rule of relu reads the argument '\w+'; the operator has: self"):
+            validate_model(nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 2)), torch.zeros(1, 6))

@@ -42,7 +42,7 @@ class HelpFormatter(argparse.HelpFormatter):
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         paragraphs = text.rstrip().split("\n\n")
         for number, text in enumerate(paragraphs):
-            if "\n  " not in text:
+            if "\n  " not in text and not text.startswith("  "):
                 paragraphs[number] = super()._fill_text(text, width, indent)
         return "\n\n".join(paragraphs)
 
@@ -171,7 +171,7 @@ def _format_value(value: Any) -> str:
 def _add_flag(group: argparse._ArgumentGroup, name: str) -> None:
     """Add the flag of one setting, named as in `--set`."""
     from ..learning.recipe import Recipe
-    from ..methods import SPACE
+    from ..methods.space import SPACE
     from ..options import describe_options
     from ..runs.config import Config
 

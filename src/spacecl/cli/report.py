@@ -15,9 +15,9 @@ def add_command(commands: Any) -> None:
     report = commands.add_parser(
         "report",
         help="a page, figures and tables from finished runs",
-        description="Read every result.json in a folder and below it, print a table for each benchmark, and write report.html, "
-        "one page that needs no other file and no network, and report/ with every figure as SVG and PNG and every table as CSV "
-        "and Markdown.",
+        description="Read every result.json in a folder and below it, and print a table for each benchmark. Write to the same "
+        "folder report.html, one page that needs no other file and no network, and report/ with all figures as SVG and PNG and "
+        "all tables as CSV and Markdown.",
         epilog="Exit codes: 0 done, 1 failed with a message, 2 wrong usage.",
     )
     report.add_argument("folder", metavar="DIR", help="folder of a comparison, of many runs, or of one run")

@@ -91,7 +91,10 @@ class Checkpointer:
         return body.state, {f"{name}.{key}": tensor for name, file in files.items() for key, tensor in file.items()}
 
     def _translate(self, identity: Mapping[str, Any]) -> dict[str, Any]:
-        """An identity that an older version may have saved, with the present names of the method's options."""
+        """An identity that an older version may have saved, in the terms of this one."""
+        here = self.identity.get("operations")  # which version 0.1 did not save, and other versions of torch name in other ways
+        if here is not None and (identity.get("operations") or {}).get("torch") != here["torch"]:
+            identity = {**identity, "operations": here}
         method = identity.get("method")
         if not isinstance(method, dict) or not isinstance(method.get("options"), dict):
             return dict(identity)

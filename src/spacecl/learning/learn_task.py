@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ..data.task import Task
 from ..data.task_data import Data, prepare_data
+from ..documents import digest_json
 from ..errors import ConfigError, TaskError
 from ..inference.task_inference import SAMPLES, estimate_bounds, make_signature
 from ..seeds import task_seed, use_seed
@@ -103,6 +104,7 @@ def _make_checkpointer(
         "recipe": asdict(trainer.recipe),  # type: ignore[call-overload]
         **data,
         "model": state.core.channels.fingerprint(),
+        "operations": {"torch": torch.__version__, "sha256": digest_json(state.core.channels.operations)},
     }
     renamed = getattr(state.method, "renamed_options", {})
     return Checkpointer(folder, json.loads(json.dumps(identity)), renamed)

@@ -50,7 +50,10 @@ class Recipe:
     keep: Literal["best", "last"] = option(
         default="best", help="keep the epoch with the best validation accuracy, or the last one"
     )
-    retrain_epochs: NonNegativeInt | None = option(default=None, help="epochs of retraining; None: half of epochs, rounded up")
+    retrain_epochs: NonNegativeInt | None = option(
+        default=None,
+        help="epochs of retraining, which methods that do not retrain add to epochs; None: half of epochs, rounded up",
+    )
     retrain_lr: PositiveFloat | None = option(default=None, help="learning rate of retraining; None: that of training")
     retrain_schedule: Schedule | None = option(default=None, help="schedule of retraining; None: that of training")
     retrain_milestones: Milestones | None = option(default=None, help="milestones of retraining; None: those of training")

@@ -1,13 +1,19 @@
-"""The methods: each a frozen dataclass of its hyperparameters with the functions of `learner.Method`."""
+"""The methods, one file or package each: a subclass of `Method` whose name is that of its file, in any case."""
 
-from .ewc import EWC
-from .finetune import FineTune
-from .hat import HAT
-from .joint import Joint
-from .lwf import LwF
-from .packnet import PackNet
-from .space.method import SPACE
-from .stl import STL
-from .ucb import UCB
+from importlib import import_module
+from pkgutil import iter_modules
 
-METHODS = {method.__name__: method for method in (SPACE, STL, FineTune, LwF, EWC, HAT, PackNet, UCB, Joint)}
+from ..learning.method import Method
+
+
+def _find_methods() -> dict[str, type[Method]]:
+    """Every public method in this package, by the name of its class."""
+    methods = {}
+    for file in iter_modules(__path__):
+        module = import_module(f".{file.name}", __name__)
+        (kind,) = [value for name, value in vars(module).items() if name.lower() == file.name and isinstance(value, type)]
+        methods[kind.__name__] = kind
+    return methods
+
+
+METHODS = _find_methods()

@@ -6,21 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..data.benchmarks.published import PUBLISHED
-from ..runs.config import to_toml
+from ..runs.config import get_methods, to_toml
 
-METHOD_TITLES = {
-    "space": "SPACE",
-    "stl": "STL",
-    "finetune": "Fine-tuning",
-    "lwf": "LwF",
-    "ewc": "EWC",
-    "hat": "HAT",
-    "packnet": "PackNet",
-    "ucb": "UCB",
-    "joint": "Joint",
-}
+TITLES = {"finetune": "Fine-tuning"}  # of methods that are not called by the names of their classes
 PAPER_CHOICES = tuple(name for name in PUBLISHED if name != "samples")  # options of SPACE that the paper decides
 Settings = Mapping[str, Any]  # Config.to_json()
+
+
+def title_method(name: str) -> str:
+    """What a method is called in tables and figures, by its name on the command line."""
+    return TITLES.get(name) or get_methods()[name].__name__
 
 
 def name_family(config: Settings) -> str:
@@ -28,7 +23,7 @@ def name_family(config: Settings) -> str:
 
     Arms of one family differ only in numbers, such as thresholds, or in settings that are not the method's.
     """
-    name, options = METHOD_TITLES[config["method"]], config["options"]
+    name, options = title_method(config["method"]), config["options"]
     if config["method"] != "space":
         return name
     published = [choice for choice in PAPER_CHOICES if options[choice] == PUBLISHED[choice]]

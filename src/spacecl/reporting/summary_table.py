@@ -64,10 +64,13 @@ def _format_cell(arm: Arm, column: Column) -> str:
 
 def _make_exact_table(arms: Sequence[Arm], columns: Sequence[Column]) -> Table:
     """The same table for programs: means and standard deviations in columns of their own, times in seconds."""
-    titles = [title for column in columns for title in (f"{column.title}, mean", f"{column.title}, standard deviation")]
-    rows = []
+    titles, rows = [], []
+    for column in columns:
+        titles += [f"{column.title}, mean", f"{column.title}, standard deviation"][: 1 + column.deviation]
     for arm in arms:
-        numbers = [number for column in columns for number in (arm.mean(column.value), arm.deviation(column.value))]
+        numbers = []
+        for column in columns:
+            numbers += [arm.mean(column.value), arm.deviation(column.value)][: 1 + column.deviation]
         rows.append([arm.label, *("" if number is None else repr(number) for number in numbers), str(len(arm.results))])
     return Table("table", "comparison", ["method", *titles, "runs"], rows)
 

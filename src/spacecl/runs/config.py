@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, fields
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import ConfigDict, Field
 
@@ -22,8 +24,21 @@ if TYPE_CHECKING:
 
     from ..learner import Method
 
-MethodName = Literal["stl", "joint", "finetune", "lwf", "ewc", "ucb", "hat", "packnet", "space"]  # as in the paper's Table 1
-METHOD_ORDER: tuple[str, ...] = get_args(MethodName)
+_TABLE_1 = ("stl", "joint", "finetune", "lwf", "ewc", "ucb", "hat", "packnet", "space")  # the order of the paper's table
+
+
+def _list_methods() -> tuple[str, ...]:
+    """The names of all methods, which are those of their files; found without loading torch."""
+    package = find_spec("spacecl.methods")
+    files = {file.name for file in iter_modules(package.submodule_search_locations if package else None)}
+    return (*(name for name in _TABLE_1 if name in files), *sorted(files - set(_TABLE_1)))
+
+
+METHOD_ORDER = _list_methods()
+if TYPE_CHECKING:
+    MethodName: TypeAlias = str
+else:
+    MethodName = Literal[METHOD_ORDER]
 TaskOrder = Annotated[
     Literal["given", "random"] | Annotated[tuple[Annotated[int, Field(strict=True, ge=1)], ...], Field(strict=False)],
     Description("given, random or a list of task numbers, from 1"),

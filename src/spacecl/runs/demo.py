@@ -15,7 +15,8 @@ from ..data.benchmarks.streams import load_stream
 from ..data.task import Task
 from ..learner import Learner, Method
 from ..learning.recipe import Recipe
-from ..methods import SPACE, FineTune
+from ..methods.finetune import FineTune
+from ..methods.space import SPACE
 
 COLUMNS = ("task", "SPACE then", "now", "widths", "share of network", "fine-tuning then", "now")
 

@@ -79,7 +79,7 @@ def run_sweep(
 
 
 def _find_missing_result(job: Job, outcome: Outcome) -> str | None:
-    """A run whose process has succeeded without a result here has written it on another machine."""
+    """Why there is no result of a run whose process has succeeded: another machine wrote it elsewhere. None if there is one."""
     result = Path(job.folder) / "result.json"
     if result.exists():
         return None

@@ -142,7 +142,7 @@ class Channels:
                 yield place, local
 
     def fingerprint(self) -> str:
-        """A digest of the tensors' names, shapes and ties; two architectures have different ones."""
+        """A digest of the tensors' names, shapes and ties; `operations` tell apart architectures that agree in these."""
         digest = hashlib.sha256()
         for name, shape in sorted(self.shapes.items()):
             digest.update(f"{name}{shape}{[None if d is None else d.tolist() for d in self.dims[name]]}".encode())

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
+from ..errors import ConfigError
 from .graph import layer_of, layers_of, matches, place_of, source_of
 from .owners import NO_OWNER, Owners, spread_along
 
@@ -74,6 +75,8 @@ class Operation:
         Returns an integer tensor of the argument's shape; a list for a list of tensors; anything else, such as a
         number or None, as it is.
         """
+        if isinstance(argument, str):
+            self._check_name(argument)
         value = self.arguments.get(argument) if isinstance(argument, str) else self.node.args[argument]
         return value_ids(value, self._values, self.owners)
 
@@ -126,7 +129,8 @@ class Operation:
         self.assign_owner(weight, 1, self.channel_ids(self.ids(input), dim))
         result = self.create_channels(weight, 0, dim)
         self.owners.input_dims[name] = dim
-        bias_name = self.assign_owner(bias, 0, torch.arange(*self.owners.outputs[name]))
+        rows = torch.arange(*self.owners.outputs[name])
+        bias_name = self.assign_owner(bias, 0, rows) if bias in self.arguments else None
         if bias_name is not None:
             biases = self.owners.biases.setdefault(name, [])
             biases += [bias_name] if bias_name not in biases else []
@@ -177,6 +181,7 @@ class Operation:
 
         The owners of a parameter that is used twice are tied.
         """
+        self._check_name(argument)
         attribute = self._attribute(argument)
         if attribute is None:
             return None
@@ -212,6 +217,11 @@ class Operation:
     def report_problem(self, reason: str) -> None:
         """Refuse the model, whatever the user shares. All problems are reported in one error."""
         self._problems.append(f"{place_of(self.node)}: {reason}{source_of(self.node)}")
+
+    def _check_name(self, argument: str) -> None:
+        if argument not in self.arguments:
+            names = ", ".join(self.arguments)
+            raise ConfigError(f"The rule of {self.name} reads the argument {argument!r}; the operator has: {names}.")
 
     def _attribute(self, argument: str) -> Attribute | None:
         node = self.arguments.get(argument)

@@ -230,7 +230,10 @@ def embedding(op: Operation) -> Tensor:
 
 # -- norms ------------------------------------------------------------------------------------------------------------
 
-_VECTORS = ("weight", "bias", "running_mean", "running_var")
+
+def _vectors(op: Operation) -> list[str]:
+    """The arguments of a norm that have one number per channel."""
+    return [name for name in ("weight", "bias", "running_mean", "running_var") if name in op.arguments]
 
 
 @rule("batch_norm", "instance_norm")
@@ -238,7 +241,7 @@ def batch_norm(op: Operation) -> Tensor:
     ids = op.ids("input")
     if op.arguments.get("running_mean") is None and "training" in op.arguments:
         op.report_problem("no running statistics, so a prediction would depend on its batch; set track_running_stats=True")
-    op.assign_norm(op.channel_ids(ids, 1), *_VECTORS)
+    op.assign_norm(op.channel_ids(ids, 1), *_vectors(op))
     return ids
 
 
@@ -248,7 +251,7 @@ def group_norm(op: Operation) -> Tensor:
     channels = op.channel_ids(ids, 1)
     lanes = channels.reshape(op.arguments["num_groups"], -1)
     op.tie(lanes, lanes[:1])  # every group of the norm keeps as many channels as the others
-    op.assign_norm(channels, *_VECTORS)
+    op.assign_norm(channels, *_vectors(op))
     return ids
 
 
@@ -258,7 +261,7 @@ def layer_norm(op: Operation) -> Tensor:
     if op.arguments.get("weight") is None:
         op.mark_unprunable(ids, "normalised to a fixed shape")
     elif last == 1:
-        op.assign_norm(op.channel_ids(ids, -1), *_VECTORS)
+        op.assign_norm(op.channel_ids(ids, -1), *_vectors(op))
     else:
         channels = op.channel_ids(ids.flatten(ids.dim() - last), -1).reshape(ids.shape[-last:])
         for key in ("weight", "bias"):

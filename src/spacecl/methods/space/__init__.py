@@ -1,1 +1,3 @@
-"""SPACE: structured compression and sharing of representational space (Saha, Garg, Ankit, Roy 2020)."""
+"""SPACE: the method, and the steps of its analysis."""
+
+from .method import SPACE as SPACE

@@ -82,7 +82,7 @@ class SPACE(Method):
 
     variance: CheckedVariance = option(
         default=0.95,
-        help="fraction of the activations' variance that the kept filters must explain; of patterns, the first match counts",
+        help="fraction of the free channels' variance that core and new filters must explain; of patterns, the first counts",
     )
     task_variance: TaskVariance = option(default={}, help="variance of single tasks, by their names")
     projection: bool = option(default=True, help="subtract what the core explains before PCA; False is the paper's ablation")
@@ -100,7 +100,7 @@ class SPACE(Method):
         default=1.0, help="fraction of each layer's free channels that a task is trained with"
     )
     samples: Annotated[int, Field(ge=2)] | None = option(
-        default=None, help="training examples to analyze; None: at least 1,000, and ten for every neuron"
+        default=None, help="training examples to analyze; None: at least 1,000, and ten for every channel of the widest layer"
     )
     on_full: Literal["continue", "error", "grow"] = option(
         default="continue",
