@@ -437,3 +437,15 @@ def test_a_run_reports_accuracy_with_inferred_and_with_given_tasks(digits_run):
         assert entry["inferred"]["batch"]["accuracy"] == entry["accuracy"]
     mean = sum(entry["inferred"]["row"]["accuracy"] for entry in result["tasks"]) / 2
     assert result["inferred"]["row"]["accuracy"] == pytest.approx(mean)
+
+
+def test_a_network_far_more_confident_than_on_its_own_inputs_is_no_evidence():
+    """Inputs of another scale make logits explode; that alone must not win."""
+    x, y = torch.randn(200, 6), torch.arange(200) % 2
+    logits = torch.randn(200, 2)
+    signature = make_signature([(x, y, logits)], 2)
+    usual, high, huge = (score_features(x[:5], signature, logits[:5] + more) for more in (0.0, 100.0, 1e9))
+    assert torch.equal(high, huge)
+    plain = score_features(x[:5], signature, None)
+    assert torch.allclose(high - plain, torch.full((5,), 3.0, dtype=torch.float64))
+    assert bool((usual <= high).all())

@@ -33,6 +33,7 @@ REJECTION_RATE = 0.005  # share of a task's own inputs that each of its two boun
 _WEAK_EDGE = 0.05  # differences between edges weaker than this count little
 _DEGREES_OF_FREEDOM = 12.0  # of Student's t: results are similar from 4 to 30
 _MIN_SHRINKAGE = 0.05  # of a covariance towards the identity, so that tasks with few examples can compete
+_MAX_ENERGY = 3.0  # deviations; inputs of another scale make networks far more confident than their own, which is no evidence
 _FEATURES_PER_INDEPENDENT = 25.0  # features depend on each other; without this, confidence would be far too high
 
 
@@ -208,7 +209,8 @@ def score_features(features: Tensor, signature: Mapping[str, Tensor], logits: Te
     scores = (likelihood + task.optimism / 2) / max(1.0, size / _FEATURES_PER_INDEPENDENT)
     if logits is None:
         return scores
-    return scores + (logits.double().logsumexp(1).cpu() - task.energy_mean) / task.energy_deviation
+    energy = (logits.double().logsumexp(1).cpu() - task.energy_mean) / task.energy_deviation
+    return scores + energy.clamp(max=_MAX_ENERGY)
 
 
 def find_signature_problems(signature: Mapping[str, Tensor], example: Tensor) -> list[str]:

@@ -13,6 +13,7 @@ from ..errors import FullError
 from ..learning.context import TaskContext
 from ..learning.core import Core
 from ..learning.method import Learned, Method
+from ..learning.normalization import reestimate_norms
 from ..learning.ownership import FREE, WeightOwnership
 from ..learning.recipe import Recipe
 from ..options import option, options
@@ -56,6 +57,7 @@ class PackNet(Method):
             claims[name] = self._select_largest(tensors[name], ~known) if name in prunable else ~known
             tensors[name] = torch.where(claims[name] | known, tensors[name], torch.zeros_like(tensors[name]))
         module = blueprint.build(tensors)
+        reestimate_norms(module, task)
         unclaimed = {name: ~mask for name, mask in claims.items()}
         recipe = trainer.recipe.for_retraining()
         history += trainer.fit(module, task.train, task.valid, phase="retrain", recipe=recipe, freeze=unclaimed)

@@ -19,6 +19,7 @@ from ...learning.context import TaskContext
 from ...learning.core import Core
 from ...learning.growth import grow
 from ...learning.method import Learned, Method
+from ...learning.normalization import reestimate_norms
 from ...learning.recipe import Recipe
 from ...options import Description, PositiveFraction, PositiveInt, describe_type, option, options, to_plain
 from ...structure.channels import Channels, Place, Tensors
@@ -95,7 +96,9 @@ class SPACE(Method):
     freeze: Literal["subnet", "filters"] = option(
         default="subnet", help="freeze the weights that committed tasks use, or all weights of their filters (the paper)"
     )
-    compensate: bool = option(default=True, help="let the kept channels stand in for the removed ones, by linear regression")
+    compensate: bool = option(
+        default=True, help="let the kept channels stand in for the removed ones, by linear regression, and re-estimate norms"
+    )
     trainable_fraction: PositiveFraction = option(
         default=1.0, help="fraction of each layer's free channels that a task is trained with"
     )
@@ -158,7 +161,7 @@ class SPACE(Method):
         moments = self._collect_moments(core.channels, network, task)
         selection = self._select_filters(core, moments, task)
         tensors = self._compensate(core, network, moments, selection.units)
-        network = core.blueprint.build(core.channels.gather(tensors, selection.units))  # prune
+        network = self._prune(core, tensors, selection.units, task)
         seconds = {"analyse": time.perf_counter() - started}
         history += self._retrain(core, network, selection.units, task)
         core = core.commit(core.blueprint.extract_tensors(network), selection.units)
@@ -254,6 +257,13 @@ class SPACE(Method):
             return tensors
         frozen = core.frozen_positions(self.freeze)
         return compensate(core.channels, tensors, moments, units, core.committed_units, frozen, core.blueprint.frozen)
+
+    def _prune(self, core: Core, tensors: Tensors, units: Tensor, task: TaskContext) -> nn.Module:
+        """The narrowed network; with compensation, its norms follow the distributions that they see now."""
+        network = core.blueprint.build(core.channels.gather(tensors, units))
+        if self.compensate:
+            reestimate_norms(network, task)
+        return network
 
     def _retrain(self, core: Core, network: nn.Module, units: Tensor, task: TaskContext) -> list[Epoch]:
         """Train the narrowed network once more, the core frozen."""
