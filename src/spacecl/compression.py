@@ -70,5 +70,5 @@ class _Compression(SPACE):
         network = core.blueprint.build(core.blueprint.tensors()).to(task.trainer.fabric.device)
         return super().learn(core, task, network)
 
-    def plan(self, recipe: Recipe, number: int) -> dict[str, int]:
+    def plan(self, recipe: Recipe, tasks_before: int) -> dict[str, int]:
         return {"retrain": recipe.for_retraining().epochs}

@@ -21,7 +21,7 @@ from spacecl.cli.options import collect_settings
 from spacecl.runs import executors, measure_run, run, sweep, sweep_plan, worker
 from spacecl.runs.config import Config, get_methods
 from spacecl.runs.costs import measure_costs
-from spacecl.runs.events import EVENTS, Failed, Finished, Progress, Started, read_events, report_events, write_event
+from spacecl.runs.events import EVENTS, Failed, Finished, Started, TasksDone, read_events, report_events, write_event
 
 SHORT = ["--tasks", "2", "--epochs", "1", "--retrain-epochs", "1"]
 
@@ -161,8 +161,8 @@ def test_cores_are_divided_between_runs_and_the_users_own_limit_is_respected(mon
 def test_the_events_of_a_run_say_how_it_started_and_ended(tmp_path):
     assert read_events(tmp_path) == [], "an older run has none"
     with report_events(tmp_path):
-        write_event(tmp_path, Progress(1, 2))
-    assert read_events(tmp_path) == [Started(), Progress(1, 2), Finished()]
+        write_event(tmp_path, TasksDone(1, 2))
+    assert read_events(tmp_path) == [Started(), TasksDone(1, 2), Finished()]
     for error, failed in (
         (ConfigError("No.\nDo this."), Failed("error", "No.\nDo this.")),
         (ValueError("x"), Failed("crash", "ValueError: x")),
@@ -195,21 +195,21 @@ def test_a_failed_run_is_reported_with_its_own_message(tmp_path):
 
 
 def test_progress_is_that_of_the_latest_event_or_all_of_a_finished_run(tmp_path):
-    assert sweep.read_progress(tmp_path, 5) == Progress(0, 5)
+    assert sweep.read_progress(tmp_path, 5) == TasksDone(0, 5)
     for done in (1, 2):
-        write_event(tmp_path, Progress(done, 3))
-    assert sweep.read_progress(tmp_path, 5) == Progress(2, 3)
+        write_event(tmp_path, TasksDone(done, 3))
+    assert sweep.read_progress(tmp_path, 5) == TasksDone(2, 3)
     (tmp_path / "result.json").write_text("{}")
-    assert sweep.read_progress(tmp_path, 5) == Progress(3, 3)
+    assert sweep.read_progress(tmp_path, 5) == TasksDone(3, 3)
     (tmp_path / EVENTS).unlink()
-    assert sweep.read_progress(tmp_path, 5) == Progress(5, 5), "an older run has no events"
+    assert sweep.read_progress(tmp_path, 5) == TasksDone(5, 5), "an older run has no events"
 
 
 def test_a_worker_reports_every_task_and_refuses_code_that_is_not_trusted(tmp_path, capsys):
     plan(tmp_path, "--methods", "finetune", *SHORT)
     folder = tmp_path / "finetune" / "seed0"
     assert worker.main([str(folder)]) == 0
-    assert read_events(folder) == [Started(), Progress(0, 2), Progress(1, 2), Progress(2, 2), Finished()]
+    assert read_events(folder) == [Started(), TasksDone(0, 2), TasksDone(1, 2), TasksDone(2, 2), Finished()]
     assert "2/2  digits-2" in capsys.readouterr().out
     code = tmp_path / "code.py"
     code.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\ndef network():\n    return None\n")

@@ -38,8 +38,8 @@ class Method(ABC):
     def check(self, channels: Channels) -> None:  # noqa: B027  # most methods fit every model
         """Raise ConfigError if these hyperparameters do not fit the model. The default accepts every model."""
 
-    def plan(self, recipe: Recipe, number: int) -> dict[str, int]:
-        """The epochs of every phase of learning a task when `number` tasks were learned before it."""
+    def plan(self, recipe: Recipe, tasks_before: int) -> dict[str, int]:
+        """The epochs of every phase of learning a task after `tasks_before` others."""
         return {"train": recipe.epochs}
 
     @abstractmethod

@@ -36,8 +36,8 @@ class LwF(Method):
 
     forgets: ClassVar[bool] = True
 
-    def plan(self, recipe: Recipe, number: int) -> dict[str, int]:
-        warmup = min(self.warmup, recipe.epochs // 2) if number else 0  # the first task has nothing to preserve
+    def plan(self, recipe: Recipe, tasks_before: int) -> dict[str, int]:
+        warmup = min(self.warmup, recipe.epochs // 2) if tasks_before else 0  # the first task has nothing to preserve
         return {"head": warmup, "train": recipe.epochs - warmup}
 
     def learn(self, core: Core, task: TaskContext) -> Learned:

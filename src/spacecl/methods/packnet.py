@@ -35,7 +35,7 @@ class PackNet(Method):
         default=0.75, help="fraction of the free weights that is pruned and left to later tasks, per layer"
     )
 
-    def plan(self, recipe: Recipe, number: int) -> dict[str, int]:
+    def plan(self, recipe: Recipe, tasks_before: int) -> dict[str, int]:
         return {"train": recipe.epochs, "retrain": recipe.for_retraining().epochs}
 
     def learn(self, core: Core, task: TaskContext) -> Learned:

@@ -31,7 +31,7 @@ class Started:
 
 
 @dataclass(frozen=True)
-class Progress:
+class TasksDone:
     """So far `done` of `tasks` tasks have been learned and tested."""
 
     done: Count
@@ -55,7 +55,7 @@ class Failed:
     kind: Literal["failed"] = "failed"
 
 
-Event = Started | Progress | Finished | Failed
+Event = Started | TasksDone | Finished | Failed
 AnyEvent = Annotated[Event, Field(discriminator="kind")]  # for validation
 
 

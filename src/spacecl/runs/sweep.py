@@ -12,7 +12,7 @@ from pathlib import Path
 from .. import disk
 from ..progress import format_duration, is_shown
 from .config import Config
-from .events import EVENTS, Progress, read_events
+from .events import EVENTS, TasksDone, read_events
 from .executors import Job, Outcome, run_locally, run_on_ray
 from .measure_run import has_measurements, measure_run
 from .result import read_result
@@ -166,8 +166,8 @@ def _show_progress(top: Path, folders: Sequence[Path], unfinished: Collection[Pa
             thread.join()
 
 
-def read_progress(folder: Path, planned: int) -> Progress:
+def read_progress(folder: Path, planned: int) -> TasksDone:
     """The progress of a run by its latest event; `planned` is its number of tasks where no event says it."""
-    events = [event for event in read_events(folder) if isinstance(event, Progress)]
-    latest = events[-1] if events else Progress(0, planned)
-    return Progress(latest.tasks, latest.tasks) if (folder / "result.json").exists() else latest
+    events = [event for event in read_events(folder) if isinstance(event, TasksDone)]
+    latest = events[-1] if events else TasksDone(0, planned)
+    return TasksDone(latest.tasks, latest.tasks) if (folder / "result.json").exists() else latest

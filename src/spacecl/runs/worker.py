@@ -14,7 +14,7 @@ from rich.console import Console
 
 from ..errors import SpaceError
 from .config import Config
-from .events import Progress, report_events, write_event
+from .events import TasksDone, report_events, write_event
 from .resolve import resolve
 from .run import run
 from .run_folder import read_settings, refuse_code
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 data=options.data,
                 progress=False,
                 print_line=lambda text: print(text, flush=True),
-                on_task=lambda done, tasks: write_event(folder, Progress(done, tasks)),
+                on_task=lambda done, tasks: write_event(folder, TasksDone(done, tasks)),
             )
     except KeyboardInterrupt:
         return 130

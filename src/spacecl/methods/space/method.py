@@ -149,7 +149,7 @@ class SPACE(Method):
         if problems:
             raise ConfigError(f"{'; '.join(problems)}. The layers are: {', '.join(channels.layers)}.")
 
-    def plan(self, recipe: Recipe, number: int) -> dict[str, int]:
+    def plan(self, recipe: Recipe, tasks_before: int) -> dict[str, int]:
         return {"train": recipe.epochs, "retrain": recipe.for_retraining().epochs}
 
     def learn(self, core: Core, task: TaskContext, trained: nn.Module | None = None) -> Learned:
