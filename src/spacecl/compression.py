@@ -58,7 +58,7 @@ def compress(
         fabric=fabric,
         progress=progress,
     )
-    classes = len(dict(learner.full().named_parameters())[f"{learner.head}.weight"])
+    classes = len(learner.core.blueprint.tensors()[f"{learner.head}.weight"])
     record = learner.learn(Task("model", data, valid, classes), recipe)
     return learner.subnet("model"), record
 

@@ -24,7 +24,7 @@ from .errors import ConfigError, DataError, SpaceError, SpaceWarning, StoreError
 from .inference.task_inference import Identified, Inferred
 from .learning.checkpoints import Epoch
 from .learning.core import Core
-from .learning.learn_task import Learn, describe_method, learn_task
+from .learning.learn_task import describe_method, learn_task
 from .learning.method import Method as Method
 from .learning.ownership import LayerCapacity
 from .learning.queries import Queries
@@ -262,17 +262,6 @@ class Learner:
         same state resumes from it and ends with the same bits. Remove the folder when the learner is saved. `on_epoch`
         is called with every finished epoch, those of an interrupted process first.
         """
-        return self._commit(task, recipe, None, checkpoint, on_epoch)
-
-    def _commit(
-        self,
-        task: Task,
-        recipe: Recipe | None,
-        learn: Learn | None = None,
-        checkpoint: str | os.PathLike[str] | None = None,
-        on_epoch: Callable[[Epoch], None] | None = None,
-    ) -> TaskRecord:
-        """Learn a task, by the method or by a function of its own, and replace the state by one that has it."""
         with self._change() as state:
             _check_task(task, "learn()")
             if recipe is not None and not isinstance(recipe, Recipe):
@@ -283,7 +272,7 @@ class Learner:
             trainer = Trainer(
                 self.fabric, recipe or Recipe(), self.seed, self.channels_last, progress=self.progress, on_epoch=on_epoch
             )
-            self._state = new = learn_task(state, task, trainer, self.seed, learn=learn, checkpoint=folder)
+            self._state = new = learn_task(state, task, trainer, self.seed, checkpoint=folder)
         return new.records[task.name]
 
     def remember(self, task: Task) -> None:

@@ -155,8 +155,7 @@ class Core:
         frozen = self.frozen_positions("subnet")
         shared = {n: torch.where(frozen[n], self.shared[n], t) if n in frozen else t for n, t in written.items()}
         ownership = self.ownership.claim(len(self.tasks), claims or {})
-        if claims:
-            shared = ownership.view(shared, len(self.tasks))  # zero where no task has claimed a weight
+        shared = ownership.view(shared, len(self.tasks))  # zero where no task has claimed a weight
         private = {name: small[name] for name in sorted(self.channels.private)}
         task = CommittedTask(units.clone(), private)
         return replace(self, shared=shared, tasks=(*self.tasks, task), ownership=ownership)

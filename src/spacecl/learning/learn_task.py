@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -21,20 +21,15 @@ from ..structure.channels import Tensors
 from .analysis import Analysis
 from .checkpoints import Checkpointer
 from .context import TaskContext
-from .core import Core
 from .method import Learned, Method
 from .queries import Queries
 from .record import TaskRecord
 from .state import State
 from .trainer import Trainer, evaluate
 
-Learn = Callable[[Core, TaskContext], Learned]  # how a task is learned: a method's `learn`, or something like it
 
-
-def learn_task(
-    state: State, task: Task, trainer: Trainer, seed: int, *, learn: Learn | None = None, checkpoint: Path | None = None
-) -> State:
-    """Check a task's data, learn it by the state's method or by `learn`, and return the state that has it.
+def learn_task(state: State, task: Task, trainer: Trainer, seed: int, checkpoint: Path | None = None) -> State:
+    """Check a task's data, learn it by the state's method, and return the state that has it.
 
     `seed` is the learner's, from which the task's own is derived. The state given is not changed.
     """
@@ -52,7 +47,7 @@ def learn_task(
             trainer = replace(trainer, checkpointer=_make_checkpointer(state, checkpoint, task.name, trainer, seed, facts))
         earlier = tuple(state.data[name] for name in state.records) if state.method.needs_data else ()
         context = TaskContext(task.name, train, valid, classes, trainer, earlier)
-        learned = (learn or state.method.learn)(state.core, context)
+        learned = state.method.learn(state.core, context)
         network = learned.core.network(number).to(trainer.fabric.device)
         accuracy = evaluate(network, valid, trainer.fabric, trainer.channels_last)
         queries = Queries(state, trainer.fabric.device, trainer.channels_last)
