@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 import spacecl
 from spacecl import ConfigError, UnsupportedModelError
+from spacecl.learning.core import Core
+from spacecl.learning.growth import grow
 from spacecl.structure import layers, operators
 from spacecl.structure.validate import validate_model
 
@@ -158,12 +160,13 @@ def test_a_layer_that_stores_its_size_can_be_pruned_once_it_is_registered():
 @pytest.mark.parametrize(
     ("kind", "initialize", "value"), [(Sized, None, 1), (Initialized, None, 0), (Sized, nn.init.zeros_, 0)]
 )
-def test_a_layer_begins_as_its_type_says(kind, initialize, value):
+def test_a_layer_of_a_grown_network_begins_as_its_type_says(kind, initialize, value):
     """By its own function, by reset_parameters(), or with the model's values."""
     spacecl.register_layer(kind, initialize=initialize and (lambda layer: initialize(layer.weight)))(adapt)
     blueprint = validate_model(sized(kind), torch.zeros(1, 6))
-    assert blueprint.draw_tensors(2)["0.weight"].unique().tolist() == [value]
-    assert ("0.weight" in blueprint.redrawn_names()) == (value == 0)
+    grown = grow(Core.empty(blueprint), 2).blueprint.initial_tensors(2)["0.weight"]
+    assert grown[8:].unique().tolist() == [value]
+    assert grown[:8].unique().tolist() == [1]  # as the user gave it
 
 
 def test_a_layer_type_is_only_replaced_on_purpose():

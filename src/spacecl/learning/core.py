@@ -124,16 +124,15 @@ class Core:
     # -- learning one more ----------------------------------------------------------------------------------------
 
     def initial_tensors(self, classes: int) -> Tensors:
-        """Full-width tensors to begin a task with: the core's weights, and newly drawn ones for everything that is free.
+        """Full-width tensors to begin a task with: the core's weights, and the user's own for everything that is free.
 
-        The first task begins with the user's own weights. Later ones take over the last task's norms for the core's
-        channels. Weights of core filters on free channels begin at zero, so that the core's features are what they were.
+        Tasks after the first take over the last task's norms for the core's channels. Weights of core filters on free
+        channels begin at zero, so that the core's features are what they were.
         """
+        tensors = self.blueprint.initial_tensors(classes)
         if not self.tasks:
-            initial = self.blueprint.tensors()
-            return initial | self.blueprint.new_head(initial, classes)
+            return tensors
         channels, last = self.channels, self.tasks[-1]
-        tensors = self.blueprint.draw_tensors(classes)
         norms = {n: t for n, t in last.private.items() if not channels.is_head(n) and t.is_floating_point()}
         tensors |= channels.scatter(norms, last.units, {name: tensors[name] for name in norms})
         untrained = self.blueprint.frozen  # begins as given where it is free, since it cannot learn

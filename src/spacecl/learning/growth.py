@@ -43,9 +43,12 @@ def resize(core: Core, sizes: Sequence[int], expected: Mapping[str, Sequence[int
     positions = torch.cat([units_of[group.layers][: len(group.units)] for group in old.groups])  # old unit -> new unit
     before = torch.zeros(channels.units, dtype=torch.bool)
     before[positions] = True
-    tasks = [replace(task, units=torch.zeros_like(before).index_put((positions,), task.units)) for task in core.tasks]
+    given = old.all_units() if blueprint.given_units is None else blueprint.given_units
+    units = [torch.zeros_like(before).index_put((positions,), mask) for mask in (given, *(task.units for task in core.tasks))]
+    tasks = [replace(task, units=mask) for task, mask in zip(core.tasks, units[1:])]
     shared = channels.scatter(core.shared, before, {name: torch.zeros_like(initial[name]) for name in core.shared})
-    grown = replace(core, blueprint=blueprint.with_channels(channels), shared=shared, tasks=tuple(tasks))
+    blueprint = replace(blueprint, channels=channels, given_units=units[0])
+    grown = replace(core, blueprint=blueprint, shared=shared, tasks=tuple(tasks))
     if any(grown.digest(number) != core.digest(number) for number in range(len(core.tasks))):
         raise SpaceError("The network cannot grow: a committed task's weights would not stay in place.")
     return grown

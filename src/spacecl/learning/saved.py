@@ -15,7 +15,7 @@ from ..data.images import Preprocessing
 from ..documents import RESTORE
 from ..errors import DataError, SpaceError, StoreError
 from ..inference.task_inference import find_signature_problems
-from ..structure.blueprint import named_tensors
+from ..structure.blueprint import named_tensors, rebuild
 from ..structure.channels import Tensors
 from .checkpoints import select_prefix
 from .core import Core
@@ -46,6 +46,7 @@ class SavedLearner:
     operations: tuple[str, ...]
     tensors: dict[str, str]  # of the model: type and shape in words
     tasks: tuple[TaskRecord, ...]
+    given: bool = False  # whether free positions of weights have the values that the model was given with
 
     def __post_init__(self) -> None:
         names = [record.name for record in self.tasks]
@@ -65,11 +66,12 @@ def to_files(core: Core, records: Iterable[TaskRecord]) -> tuple[dict[str, Any],
         "operations": list(core.channels.operations),
         "tensors": _describe_tensors(blueprint.module),
         "tasks": [record.to_json() for record in records],
+        "given": blueprint.given_units is None or bool(blueprint.given_units.any()),
     }
     initial = blueprint.tensors()
-    needed = initial.keys() - (blueprint.redrawn_names() if core.tasks else set())  # later tasks begin with these
-    shared = {f"core.{name}": tensor for name, tensor in core.shared.items()}
-    shared |= {f"given.{name}": initial[name] for name in needed}
+    weights = core.shared | (_add_given_values(core) if body["given"] else {})
+    shared = {f"core.{name}": tensor for name, tensor in weights.items()}
+    shared |= {f"given.{name}": initial[name] for name in core.channels.private - core.channels.heads}
     shared |= {f"taken.{name}": tensor for name, tensor in core.ownership.masks.items()}
     shared |= {f"memory.{name}": tensor for name, tensor in core.memory.items()}
     for number, task in enumerate(core.tasks):
@@ -77,6 +79,31 @@ def to_files(core: Core, records: Iterable[TaskRecord]) -> tuple[dict[str, Any],
         shared |= {f"signature.{number}.{name}": tensor for name, tensor in task.signature.items()}
     private = {f"task {number}": task.private for number, task in enumerate(core.tasks)}
     return body, {"core": shared | {"example": blueprint.example}, **private}
+
+
+def _add_given_values(core: Core) -> Tensors:
+    """The shared weights, with the values that later tasks begin with in place of the zeros at free positions."""
+    channels, blueprint = core.channels, core.blueprint
+    units = channels.all_units() if blueprint.given_units is None else blueprint.given_units
+    given = {name: tensor for name, tensor in blueprint.tensors().items() if name in _partly_free(core)}
+    given = channels.scatter(given, units, {name: core.shared[name] for name in given})
+    return {name: torch.where(core.used_positions(name), core.shared[name], tensor) for name, tensor in given.items()}
+
+
+def _restore_given_values(core: Core) -> Core:
+    """A core whose shared weights were read from a file: zeros at free positions again, the values there in the blueprint."""
+    channels, blueprint = core.channels, core.blueprint
+    units = channels.all_units() if blueprint.given_units is None else blueprint.given_units
+    stored = {name: core.shared[name] for name in _partly_free(core)}
+    module = rebuild(blueprint.module, channels.gather(stored, units))
+    module.eval()
+    shared = {name: torch.where(core.used_positions(name), tensor, torch.zeros_like(tensor)) for name, tensor in stored.items()}
+    return replace(core, blueprint=replace(blueprint, module=module), shared=core.shared | shared)
+
+
+def _partly_free(core: Core) -> list[str]:
+    """Names of the weights that later tasks may take positions of; tasks that have weights of their own leave none."""
+    return [name for name in core.shared if not any(name in task.private for task in core.tasks)]
 
 
 def from_files(
@@ -124,6 +151,10 @@ def from_files(
         memory=select_prefix(tensors, "memory"),
     )
     _refuse(_find_problems(core, body.tasks), folder)
+    if body.given:
+        core = _restore_given_values(core)
+    elif core.tasks:  # version 0.1 did not save these values: free channels are newly drawn
+        core = replace(core, blueprint=replace(core.blueprint, given_units=torch.zeros_like(core.committed_units)))
     return core, {record.name: record for record in body.tasks}
 
 

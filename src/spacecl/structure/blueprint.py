@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import ConfigError
 from .channels import Channels, Tensors
-from .graph import module_of
-from .layers import adapt_layer, can_initialize, initialize_layer
+from .layers import adapt_layer, initialize_layer
 
 
 @dataclass(frozen=True)
@@ -27,6 +26,7 @@ class Blueprint:
     shared: tuple[str, ...]
     channels: Channels
     channels_last: bool = False  # whether it runs in that memory format, the faster one on CPUs
+    given_units: Tensor | None = None  # the units for which the module has the user's values; None: all
 
     @property
     def head(self) -> str:
@@ -51,7 +51,20 @@ class Blueprint:
         """Build a network with copies of these tensors, in training mode."""
         return rebuild(self.module, tensors)
 
-    def draw_tensors(self, classes: int) -> Tensors:
+    def initial_tensors(self, classes: int) -> Tensors:
+        """The tensors of the full network as the user gave it, with a new head.
+
+        Channels that the user's model does not have, since the network has grown, are newly drawn.
+        """
+        if self.given_units is None:
+            tensors = self.tensors()
+        else:
+            tensors = self._draw_tensors()
+            if bool(self.given_units.any()):
+                tensors |= self.channels.scatter(self.tensors(), self.given_units, tensors)
+        return tensors | self.new_head(tensors, classes)
+
+    def _draw_tensors(self) -> Tensors:
         """Draw the tensors of a new model of the channels' shapes, by torch's random generator.
 
         Loose parameters and buffers, which no layer can initialize, and what the user froze have the user's values.
@@ -61,22 +74,13 @@ class Blueprint:
             module = self.build(originals)
             for layer in module.modules():
                 initialize_layer(layer)
-        tensors = named_tensors(module) | {name: originals[name] for name in self.frozen}
-        return tensors | self.new_head(tensors, classes)
-
-    def redrawn_names(self) -> set[str]:
-        """Names of the tensors that `draw_tensors` draws; the user's values of these only matter for the first task."""
-        layers = {name for name, layer in self.module.named_modules() if can_initialize(layer)}
-        return {name for name in self.tensors() if module_of(name) in layers} - self.frozen
+        return named_tensors(module) | {name: originals[name] for name in self.frozen}
 
     def new_head(self, tensors: Mapping[str, Tensor], classes: int) -> Tensors:
         """Draw the tensors of a head for `classes` classes, on features as wide as in `tensors`."""
         old = tensors[f"{self.head}.weight"]
         layer = nn.Linear(old.shape[1], classes, bias=f"{self.head}.bias" in tensors, dtype=old.dtype)
         return {f"{self.head}.{name}": tensor.detach() for name, tensor in layer.named_parameters()}
-
-    def with_channels(self, channels: Channels) -> Blueprint:
-        return replace(self, channels=channels)
 
 
 def named_tensors(module: nn.Module) -> Tensors:

@@ -85,12 +85,6 @@ def initialize_layer(layer: nn.Module) -> None:
         rule.initialize(layer)
 
 
-def can_initialize(layer: nn.Module) -> bool:
-    """Whether `initialize_layer` replaces the values of a layer's tensors."""
-    rule = _find_rule(layer)
-    return rule is not None and rule.initialize is not None
-
-
 def _find_rule(layer: nn.Module) -> LayerRule | None:
     """The rule of the layer's type, or of its nearest base class that has one."""
     return next((_LAYERS[kind] for kind in type(layer).__mro__ if kind in _LAYERS), None)
