@@ -58,11 +58,11 @@ def analyse_by_moments(model: nn.Module, x: Tensor) -> list[int]:
     """Compute the same from streamed moments, as the learner does, which traced the graph when it wrapped the model."""
     from lightning_fabric import Fabric
 
-    from spacecl.methods.space.moments import collect_moments
+    from spacecl.methods.space.moments import collect_statistics
     from spacecl.methods.space.spectrum import analyze_residual
     from spacecl.structure.memory_format import set_memory_format
 
-    moments = collect_moments(
+    moments = collect_statistics(
         set_memory_format(model, channels_last=True), _trace_outputs(model), x.split(100), Fabric(accelerator="cpu", devices=1)
     )
     filters = []

@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from spacecl import SPACE, Learner, Recipe, Task
 from spacecl.data.task_data import Data
 from spacecl.learning.trainer import Trainer
-from spacecl.methods.space.moments import collect_moments
+from spacecl.methods.space.moments import collect_statistics
 from spacecl.runs.costs import TrafficCounter, multiply_adds
 from spacecl.structure.blueprint import named_tensors
 from spacecl.structure.channels import trace
@@ -301,10 +301,10 @@ def test_the_analysis_costs_in_proportion_to_the_samples_and_keeps_none():
     for batches in (2, 8):
         given = [torch.randn(16, 3, 8, 8) for _ in range(batches)]
         with FlopCounterMode(display=False) as counter:
-            collect_moments(model, places, given, CPU)
+            collect_statistics(model, places, given, CPU)
         operations.append(counter.get_total_flops())
         with TrafficCounter(model) as watch:
-            collect_moments(model, places, given, CPU)
+            collect_statistics(model, places, given, CPU)
         peaks.append(watch.peak)
     assert operations[1] == 4 * operations[0] > 0
     assert peaks[1] <= 1.05 * peaks[0]

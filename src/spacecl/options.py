@@ -65,7 +65,8 @@ def options(kind: type[T]) -> type[T]:
     """Make a class of options: a frozen dataclass whose values are checked, and whose docstring lists them.
 
     Numbers of other libraries become Python's own, so that JSON can hold them. `renamed_options`, a class attribute, maps
-    deprecated names to the present ones.
+    deprecated names to the present ones. `find_conflicts(values)`, a static method that a class may have, says what is wrong
+    with values together.
 
     >>> @options
     ... class Blur:
@@ -159,7 +160,8 @@ def _check_options(options: Any) -> None:
 def _validate(kind: type, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     try:
         checked = _adapter(kind).validate_python(dict(values))
-        return {name: getattr(checked, name) for name in values}, []
+        plain = {name: getattr(checked, name) for name in values}
+        return plain, getattr(kind, "find_conflicts", lambda _: [])(plain)
     except ValidationError as error:
         expected = {entry.name: entry.values for entry in describe_options(kind)}
         hints = get_type_hints(kind, include_extras=True)

@@ -10,7 +10,7 @@ from torch import nn
 import spacecl
 from spacecl import SPACE, Learner, Recipe, Task
 from spacecl.methods.space.compensation import compensate
-from spacecl.methods.space.moments import collect_moments
+from spacecl.methods.space.moments import collect_statistics
 from spacecl.structure.blueprint import named_tensors
 from spacecl.structure.channels import trace
 
@@ -30,7 +30,7 @@ def narrowing():
     model = chain().eval()
     channels = trace(model, VECTOR, "4")
     x = torch.randn(400, 6)
-    moments = collect_moments(model, channels.readings, [x], Fabric(accelerator="cpu", devices=1))
+    moments = collect_statistics(model, channels.readings, [x], Fabric(accelerator="cpu", devices=1))
     keep, core = channels.all_units(), torch.zeros(channels.units, dtype=torch.bool)
     first, second = (group.units for group in channels.groups)
     keep[first[[2, 5, 6, 9, 11]]] = False

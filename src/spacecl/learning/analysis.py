@@ -16,7 +16,9 @@ class LayerSpectrum(TypedDict, total=False):
     threshold: float  # share of the residual's variance that the task had to reach
     core: int  # filters that earlier tasks had committed
     new: int  # filters that this task added
-    wanted: int  # filters that the threshold asked for; more than `new` where a budget allowed fewer
+    wanted: int  # filters that the target asked for; more than `new` where a budget allowed fewer
+    cost: float  # what leaving out the other filters costs: by effect, the rise of the loss; otherwise, a share of variance
+    cost_of_none: float  # what leaving out all new filters would cost
     lost: float  # share of variance by which a budget misses the threshold
     new_without_projection: int  # filters that the threshold would ask for without projection-subtraction
     first_core: float  # share of the layer's variance that the first task's filters explain
@@ -24,6 +26,25 @@ class LayerSpectrum(TypedDict, total=False):
     filters: list[int]  # numbers of new filters, and ...
     explained: list[float]  # ... the share of the residual's variance that core and so many new filters explain
     needed: dict[str, int]  # by threshold, the number of new filters that it would ask for
+
+
+class Comparison(TypedDict):
+    """A network beside the one it was made from, on the same examples."""
+
+    lost: float  # the divergence as a share of what the other's answers tell apart
+    divergence: float  # mean Kullback-Leibler divergence of its answers from the other's, in nats
+    accuracy: float
+    full_accuracy: float  # of the other
+
+
+class Target(TypedDict):
+    """What a task's network was to reach, and what it did. Older records have none."""
+
+    asked: dict[str, float]  # such as {"tolerance": 0.02}, or {"size": 0.5, "budget": 10, "so_far": 0.095}
+    level: float | None  # what every layer may cost, in the units of `LayerSpectrum.cost`; None if the user set each
+    examples: int  # held-out examples that the networks were compared on
+    predicted: Comparison  # of the narrowed network before retraining with the full one
+    reached: Comparison  # after retraining
 
 
 @dataclass(frozen=True)
@@ -36,3 +57,4 @@ class Analysis:
     spectrum: Mapping[str, LayerSpectrum] = field(default_factory=dict)
     full: tuple[str, ...] = ()  # layers that had no free channel left when the task began
     grown: bool = False  # whether the network was made larger for this task
+    target: Target | None = None

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..data.images import augment
 from ..data.task_data import Data
 from .trainer import Trainer
+
+PASSES = 8  # through the training examples, at most, where more are wanted than there are
 
 
 @dataclass(frozen=True)
@@ -24,13 +27,18 @@ class TaskContext:
     earlier: tuple[tuple[Data, Data], ...] = ()  # training and validation data of earlier tasks, for methods that need them
 
     def examples(self, count: int) -> Iterator[Tensor]:
-        """Inputs of `count` random training examples in batches; of several processes, each gets its share."""
+        """Inputs of `count` random training examples in batches; of several processes, each gets its share.
+
+        Where there are fewer, they come again with random changes if the recipe has some, up to `PASSES` times.
+        """
         order = torch.Generator().manual_seed(self.trainer.seed + 1)
-        fabric, seen = self.trainer.fabric, 0
-        for x, _ in self.train.batches(100, order):
-            part = x[: count - seen][fabric.global_rank :: fabric.world_size]
-            if len(part):
-                yield self.train.finish(part.to(fabric.device))
-            seen += len(x)
-            if seen >= count:
-                return
+        fabric, how, seen = self.trainer.fabric, self.trainer.recipe.augment, 0
+        for number in range(1 if how == "none" else PASSES):
+            for x, _ in self.train.batches(100, order):
+                part = x[: count - seen][fabric.global_rank :: fabric.world_size]
+                if len(part):
+                    part = self.train.finish(part.to(fabric.device))
+                    yield augment(part, how) if number else part
+                seen += len(x)
+                if seen >= count:
+                    return

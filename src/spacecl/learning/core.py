@@ -7,6 +7,7 @@ positions of the shared weights a task's network has is a matter of `ownership`.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -89,19 +90,23 @@ class Core:
             return {name: self.used_positions(name) for name in self.shared}
         return {name: self.channels.filter_mask(name, self.committed_units) for name in self.shared}
 
-    def size(self) -> float:
+    def size(self, units: Tensor | None = None) -> float:
         """The parameters of all committed networks together over those of the backbone as it was given, without heads.
 
         Private tensors, such as norms, count once for every task, but not where they are equal; a full backbone has one
-        set of norms.
+        set of norms. With `units`, a further task whose network has these is counted, too.
         """
         full = used = 0
         for name, parameter in self.blueprint.module.named_parameters():
             if not self.channels.is_head(name):
                 full += parameter.numel()
-                used += int(self.used_positions(name).sum()) if name in self.shared and self.tasks else 0
+                if name in self.shared and (self.tasks or units is not None):
+                    positions = self.used_positions(name)
+                    used += int((positions if units is None else positions | self.channels.mask(name, units)).sum())
                 private = (task.private[name] for task in self.tasks if name in task.private)
                 used += sum(tensor.numel() for tensor in _drop_duplicates(private))
+                if units is not None and name in self.channels.private:
+                    used += math.prod(self.channels.narrowed_shape(name, units))
         return used / full
 
     def capacity(self) -> dict[str, LayerCapacity]:

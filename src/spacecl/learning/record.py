@@ -12,7 +12,7 @@ from ..data.images import Preprocessing
 from ..data.task import check_class_names, check_name
 from ..documents import Count, Fraction, NonNegative, Sha256
 from ..errors import DataError, renamed
-from .analysis import LayerSpectrum
+from .analysis import LayerSpectrum, Target
 from .checkpoints import Epoch
 
 
@@ -37,6 +37,7 @@ class TaskRecord:
     used: Mapping[str, Count] = field(default_factory=dict)  # output channels of each layer that the tasks so far use
     full: tuple[str, ...] = ()  # layers that had no free channel left when the task began
     grown: bool = False  # whether the network was made larger for this task
+    target: Target | None = None  # what its network was to reach, and what it did
     pictures: Preprocessing | None = None  # how pictures become inputs, where the task was learned from Images
     seconds: Mapping[str, float] = field(default_factory=dict)  # by phase
     history: tuple[Epoch, ...] = ()  # an entry per epoch

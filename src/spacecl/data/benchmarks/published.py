@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 # SPACE's options as published, without the variance.
-PUBLISHED = {"activations": "pre", "selection": "first", "freeze": "filters", "compensate": False, "samples": 1000}
+PUBLISHED = {
+    "activations": "pre",
+    "selection": "first",
+    "freeze": "filters",
+    "compensate": False,
+    "shrinkage": False,
+    "samples": 1000,
+}
 
 
 @dataclass(frozen=True)

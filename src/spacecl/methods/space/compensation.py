@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from ...structure.channels import Channels, Place, Tensors
-from .moments import Moments
+from .moments import Statistics
 from .spectrum import regress
 
 
 def compensate(
     channels: Channels,
     tensors: Mapping[str, Tensor],
-    moments: Mapping[Place, Moments],
+    statistics: Mapping[Place, Statistics],
     keep: Tensor,
     core: Tensor,
     frozen: Mapping[str, Tensor],
@@ -34,7 +34,7 @@ def compensate(
         if bool(kept.all()) or place.weight in untrained:
             continue
         weight = result[place.weight].clone()
-        mean, covariance = moments[place].mean, moments[place].covariance
+        mean, covariance = statistics[place].mean, statistics[place].covariance
         removed = weight[:, place.columns[:, ~kept]].double()  # (filters, occurrences, removed, ...)
         fixed = torch.zeros(len(weight), dtype=torch.bool)
         if place.weight in frozen:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -13,22 +13,28 @@ from pydantic import Field, PlainValidator, TypeAdapter, ValidationError
 from torch import Tensor, nn
 
 from ...data.benchmarks.published import PUBLISHED
-from ...errors import ConfigError, FullError, TrainingError, renamed, warn_user
+from ...errors import ConfigError, FullError, renamed, warn_user
+from ...learning.analysis import Target
 from ...learning.checkpoints import Epoch
 from ...learning.context import TaskContext
 from ...learning.core import Core
 from ...learning.growth import grow
 from ...learning.method import Learned, Method
-from ...learning.normalization import reestimate_norms
 from ...learning.recipe import Recipe
-from ...options import Description, PositiveFraction, PositiveInt, describe_type, option, options, to_plain
-from ...structure.channels import Channels, Place, Tensors
+from ...options import (
+    Description,
+    PositiveFloat,
+    PositiveFraction,
+    PositiveInt,
+    describe_type,
+    option,
+    options,
+    to_plain,
+)
+from ...structure.channels import Channels
 from ...structure.graph import matches
-from ...structure.memory_format import set_memory_format
 from ...validation import show
-from .compensation import compensate
-from .moments import Moments, collect_moments
-from .selection import Selection, find_places, select_filters
+from .search import Search
 
 
 def _check_variance(value: Any) -> float | dict[str, float]:
@@ -62,6 +68,7 @@ def _check_task_variance(value: Any) -> dict[str, float | dict[str, float]]:
 
 _FRACTION: TypeAdapter[float] = TypeAdapter(PositiveFraction)
 _VALUES = "a number above 0 and at most 1, or one for every layer, by name or pattern"
+TARGETS = ("tolerance", "size", "variance")  # what decides how many filters a task gets
 Variance = float | Mapping[str, float]
 CheckedVariance = Annotated[Variance, PlainValidator(_check_variance), Description(_VALUES)]
 TaskVariance = Annotated[
@@ -73,31 +80,48 @@ TaskVariance = Annotated[
 class SPACE(Method):
     """Learn tasks in a network of fixed size without forgetting any, and give each a small network of its own.
 
-    After each task, PCA of the activations measures how many new filters it needs beyond what the frozen core of earlier
-    tasks explains. The rest are pruned in one shot; the network is retrained once and frozen. More variance means more
-    filters and, up to a point, more accuracy.
+    After each task, the activations show which new filters it needs beyond what the frozen core of earlier tasks explains.
+    The rest are pruned in one shot; the network is retrained once and frozen. How many filters a task gets follows from one of
+    `tolerance`, `size` and `variance`. A lower tolerance, a larger size or more variance mean more filters and, up to a point,
+    more accuracy.
 
+    >>> SPACE().tolerance is None, SPACE(size=0.5, budget=10).size
+    (True, 0.5)
     >>> SPACE(variance={"conv1": 0.98, "*": 0.92}, task_variance={"birds": 0.95}).threshold("birds", "conv1")
     0.95
     """
 
-    variance: CheckedVariance = option(
-        default=0.95,
-        help="fraction of the free channels' variance that core and new filters must explain; of patterns, the first counts",
+    tolerance: PositiveFloat | None = option(
+        default=None,
+        help="share of the information in the full network's answers that the pruned one may lose before it is retrained, "
+        "measured on held-out examples; None: 0.02, unless size or variance is given",
+    )
+    size: PositiveFraction | None = option(
+        default=None, help="fraction of the network that all tasks of the budget may use together; instead of a tolerance"
+    )
+    variance: CheckedVariance | None = option(
+        default=None,
+        help="fraction of the free channels' variance that core and new filters must explain (the paper), instead of a "
+        "tolerance; of patterns, the first counts",
     )
     task_variance: TaskVariance = option(default={}, help="variance of single tasks, by their names")
     projection: bool = option(default=True, help="subtract what the core explains before PCA; False is the paper's ablation")
     activations: Literal["post", "pre"] = option(
         default="post", help="analyze what the next layers read, or pre-activations (the paper)"
     )
-    selection: Literal["pivoted", "first"] = option(
-        default="pivoted", help="keep the filters that explain most, or the first ones (the paper)"
+    selection: Literal["effect", "pivoted", "first"] = option(
+        default="effect",
+        help="keep the filters with the largest effect on the loss, those that explain most variance, or the first ones (the "
+        "paper)",
     )
     freeze: Literal["subnet", "filters"] = option(
         default="subnet", help="freeze the weights that committed tasks use, or all weights of their filters (the paper)"
     )
     compensate: bool = option(
         default=True, help="let the kept channels stand in for the removed ones, by linear regression, and re-estimate norms"
+    )
+    shrinkage: bool = option(
+        default=True, help="shrink covariances towards their diagonals, the more the fewer independent samples there are"
     )
     trainable_fraction: PositiveFraction = option(
         default=1.0, help="fraction of each layer's free channels that a task is trained with"
@@ -120,6 +144,11 @@ class SPACE(Method):
     offer = renamed("offer", "trainable_fraction")
 
     @staticmethod
+    def find_conflicts(values: Mapping[str, Any]) -> list[str]:
+        given = [f"{name}={show(values[name])}" for name in TARGETS if values[name] is not None]
+        return [f"{' and '.join(given)} exclude each other; give one of them"] if len(given) > 1 else []
+
+    @staticmethod
     def paper(variance: Variance = 0.99, **options: Any) -> SPACE:
         """The method as published: pre-activations, the first filters, whole filters frozen, 1,000 examples.
 
@@ -130,10 +159,14 @@ class SPACE(Method):
 
     def threshold(self, task: str, layer: str) -> float:
         """The fraction of variance that a task must reach in a layer."""
-        variance = self.task_variance.get(task, self.variance)
+        variance = self._variance_of(task)
         if not isinstance(variance, Mapping):
+            assert variance is not None
             return variance
         return next(value for pattern, value in variance.items() if matches(layer, [pattern]))
+
+    def _variance_of(self, task: str) -> Variance | None:
+        return self.task_variance.get(task, self.variance)
 
     def check(self, channels: Channels) -> None:
         """Every pattern must match a layer, and every layer that can be pruned must have a threshold."""
@@ -148,6 +181,8 @@ class SPACE(Method):
                 problems += [f'{name}: no pattern matches {", ".join(missing)}; add "*" for the rest'] if missing else []
         if problems:
             raise ConfigError(f"{'; '.join(problems)}. The layers are: {', '.join(channels.layers)}.")
+        if self.size is not None and self.budget is None:
+            raise ConfigError(f"size={self.size} is for a number of tasks: give it with budget=..., such as budget=10.")
 
     def plan(self, recipe: Recipe, tasks_before: int) -> dict[str, int]:
         return {"train": recipe.epochs, "retrain": recipe.for_retraining().epochs}
@@ -158,15 +193,23 @@ class SPACE(Method):
         core = self._ensure_capacity(core, task, full)
         network, history = self._train(core, task) if trained is None else (trained, [])
         started = time.perf_counter()
-        moments = self._collect_moments(core.channels, network, task)
-        selection = self._select_filters(core, moments, task)
-        tensors = self._compensate(core, network, moments, selection.units)
-        network = self._prune(core, tensors, selection.units, task)
+        search = Search(self, core, task, network)
+        choice = search.choose()
+        small = search.narrow(choice.units)
+        predicted = search.held_out.compare(small)
         seconds = {"analyse": time.perf_counter() - started}
-        history += self._retrain(core, network, selection.units, task)
-        core = core.commit(core.blueprint.extract_tensors(network), selection.units)
-        analysis = replace(selection.analysis, full=tuple(full), grown=bool(full) and self.on_full == "grow")
-        return Learned(core, history, analysis, seconds)
+        history += self._retrain(core, small, choice.units, task)
+        reached = search.held_out.compare(small)
+        core = core.commit(core.blueprint.extract_tensors(small), choice.units)
+        target = Target(
+            asked=choice.asked,
+            level=choice.level,
+            examples=search.held_out.examples,
+            predicted=predicted,
+            reached=reached,
+        )
+        grown = bool(full) and self.on_full == "grow"
+        return Learned(core, history, replace(choice.analysis, full=tuple(full), grown=grown, target=target), seconds)
 
     def _ensure_capacity(self, core: Core, task: TaskContext, full: list[str]) -> Core:
         """Grow the network, warn or raise FullError where layers have no free channel left."""
@@ -181,7 +224,7 @@ class SPACE(Method):
         if self.on_full == "error":
             raise FullError(
                 f"Task {task.name!r} finds no free channel in: {layers}. Nothing was changed. "
-                'Use a wider network, a lower variance, or on_full="grow" or "continue".'
+                'Use a wider network, a higher tolerance, or on_full="grow" or "continue".'
             )
         if self.on_full == "grow":
             return grow(core, self.growth)
@@ -210,60 +253,6 @@ class SPACE(Method):
             free = group.units[~units[group.units]]
             units[free[: math.ceil(self.trainable_fraction * len(free))]] = True
         return units
-
-    def _places(self, channels: Channels) -> Iterator[Place]:
-        """Where activations are analyzed: a few places for every group, and with compensation wherever a layer reads."""
-        for group in channels.groups:
-            yield from (place for place, _ in find_places(channels, group, self.activations))
-        yield from channels.readings if self.compensate else ()
-
-    def _collect_moments(self, channels: Channels, network: nn.Module, task: TaskContext) -> dict[Place, Moments]:
-        """Mean and covariance of the activations at every place that is analyzed."""
-        places = list(dict.fromkeys(self._places(channels)))
-        samples = self.samples or max(1000, 10 * max((len(place.units) for place in places), default=0))
-        set_memory_format(network, task.trainer.channels_last)
-        moments = collect_moments(network, places, task.examples(samples), task.trainer.fabric)
-        broken = [place.layer for place, values in moments.items() if not bool(torch.isfinite(values.covariance).all())]
-        if broken:
-            raise TrainingError(
-                f"Task {task.name!r}: activations overflow at {', '.join(dict.fromkeys(broken))}. "
-                "Nothing was committed; the learner is unchanged. "
-                f"Lower the learning rate (lr={task.trainer.recipe.lr}) or check the scale of the inputs."
-            )
-        return moments
-
-    def _select_filters(self, core: Core, moments: Mapping[Place, Moments], task: TaskContext) -> Selection:
-        """The units of the task's network; a warning where they rest on too few samples."""
-        selection = select_filters(
-            core,
-            moments,
-            lambda layer: self.threshold(task.name, layer),
-            activations=self.activations,
-            projection=self.projection,
-            order=self.selection,
-            tasks_left=None if self.budget is None else max(1, self.budget - len(core.tasks)),
-        )
-        if selection.undersampled:
-            warn_user(
-                f"Task {task.name!r}: too few samples to tell new channels from chance in {'; '.join(selection.undersampled)}. "
-                "Give more training data or raise samples=..."
-            )
-        return replace(selection, units=task.trainer.fabric.broadcast(selection.units))
-
-    def _compensate(self, core: Core, network: nn.Module, moments: Mapping[Place, Moments], units: Tensor) -> Tensors:
-        """The network's tensors, in which the kept channels stand in for the removed ones."""
-        tensors = core.blueprint.extract_tensors(network)
-        if not self.compensate:
-            return tensors
-        frozen = core.frozen_positions(self.freeze)
-        return compensate(core.channels, tensors, moments, units, core.committed_units, frozen, core.blueprint.frozen)
-
-    def _prune(self, core: Core, tensors: Tensors, units: Tensor, task: TaskContext) -> nn.Module:
-        """The narrowed network; with compensation, its norms follow the distributions that they see now."""
-        network = core.blueprint.build(core.channels.gather(tensors, units))
-        if self.compensate:
-            reestimate_norms(network, task)
-        return network
 
     def _retrain(self, core: Core, network: nn.Module, units: Tensor, task: TaskContext) -> list[Epoch]:
         """Train the narrowed network once more, the core frozen."""

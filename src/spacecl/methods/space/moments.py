@@ -1,8 +1,9 @@
-"""Streaming moments of activations: a count, a mean and a second moment per place, without storing activations."""
+"""Streaming moments of activations and of gradients, place by place, without storing any of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +20,19 @@ if TYPE_CHECKING:
 
 _READS = {F.linear, F.conv1d, F.conv2d, F.conv3d}
 _ROWS = 1 << 12  # rows of one float32 product: small enough for the cache, and for rounding errors far below any threshold
+_DIRECTIONS = 8  # along which the number of independent rows is estimated
+_SMOOTHING = 0.1  # share of the answers that is spread over all classes: a network that is sure of itself has gradients, too
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """What was seen of the activations at one place."""
+
+    count: int  # rows: examples, times the positions of an image
+    independent: float  # how many independent rows these are worth
+    mean: Tensor  # (units,)
+    covariance: Tensor  # (units, units)
+    gradient: Tensor | None = None  # (units, units) second moment of the loss's gradient, summed over an example's positions
 
 
 class Moments:
@@ -38,17 +52,32 @@ class Moments:
         self.shift = torch.zeros(features, dtype=torch.float64)
         self.total = torch.zeros(features, dtype=torch.float64)  # of shifted rows
         self.second = torch.zeros(features, features, dtype=torch.float64)  # of shifted rows
+        self.examples = 0
+        self.directions = torch.randn(features, _DIRECTIONS, generator=torch.Generator().manual_seed(features))
+        self.energy = torch.zeros(2, _DIRECTIONS, dtype=torch.float64)  # sums of examples' mean squares, and of their squares
 
-    def update(self, rows: Tensor) -> None:
-        """Add some rows, of shape (samples, features)."""
+    def update(self, rows: Tensor, examples: int | None = None, occurrences: int = 1) -> None:
+        """Add some rows, of shape (samples, features).
+
+        The rows of some `examples` are ordered by occurrence, example and position. By default every row is an example.
+        """
         rows = rows if rows.dtype == torch.float64 else rows.float()
+        examples = examples or len(rows)
         if not self.count:
             self.shift = rows.mean(0)
+            scale = (rows - self.shift).square().mean(0).sqrt()
+            scale = torch.where(scale > 0, 1 / scale, 0.0)
+            self.directions = self.directions.to(rows) * scale[:, None]
         self.count += len(rows)
+        self.examples += examples
+        along = []
         for part in rows.split(_ROWS):
             part = part - self.shift
             self.total += part.sum(0).cpu()
             self.second += (part.mT @ part).cpu()
+            along.append((part @ self.directions).square())
+        mean_squares = torch.cat(along).reshape(occurrences, examples, -1, _DIRECTIONS).double().mean((0, 2)).cpu()
+        self.energy += torch.stack([mean_squares.sum(0), mean_squares.square().sum(0)])
 
     @property
     def mean(self) -> Tensor:
@@ -63,6 +92,21 @@ class Moments:
     def covariance(self) -> Tensor:
         return self.scatter / max(1, self.count - 1)
 
+    @property
+    def independent(self) -> float:
+        """How many independent normal rows would give estimates of variances that are as reliable; at most `count`.
+
+        The positions of one image are alike, so they are worth less than their number. The mean square along a random
+        direction is computed for every example; from one example to another it varies the less, the more independent rows
+        each has: n rows have a relative variance of 2 / n.
+        """
+        if self.examples < 2:
+            return float(min(self.count, 1))
+        mean = self.energy[0] / self.examples
+        variance = (self.energy[1] / self.examples - mean.square()).clamp(min=0) * self.examples / (self.examples - 1)
+        relative = float((variance / mean.square().clamp(min=1e-300)).mean())
+        return min(float(self.count), 2 * self.examples / max(relative, 1e-300))
+
     def reduce(self, fabric: Fabric) -> None:
         """Add the rows of all other processes; all end with the same moments."""
         count = int(all_sum(fabric, torch.tensor(float(self.count), dtype=torch.float64)))
@@ -70,22 +114,68 @@ class Moments:
         offset = self.mean - mean
         scatter = all_sum(fabric, self.scatter + self.count * torch.outer(offset, offset))
         self.count, self.shift, self.total, self.second = count, mean, torch.zeros_like(mean), scatter
+        self.examples = int(all_sum(fabric, torch.tensor(float(self.examples), dtype=torch.float64)))
+        self.energy = all_sum(fabric, self.energy)
+
+
+def shrink(covariance: Tensor, samples: float) -> Tensor:
+    """Shrink a covariance towards its diagonal, the more the fewer independent samples it was estimated from.
+
+    From few samples, channels seem to depend on each other by chance. The weight is that of the oracle approximating
+    shrinkage (Chen et al. 2010) of the correlations towards none.
+
+    >>> covariance = torch.tensor([[1.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
+    >>> shrink(covariance, samples=2).tolist(), round(float(shrink(covariance, samples=10_000)[0, 1]), 3)
+    ([[1.0, 0.0], [0.0, 1.0]], 0.499)
+    """
+    diagonal = covariance.diagonal()
+    alive = diagonal > 0
+    size = int(alive.sum())
+    if size < 2:
+        return covariance
+    scale = torch.where(alive, diagonal.clamp(min=1e-300).rsqrt(), 0.0)
+    mean_square = float((covariance * scale[:, None] * scale).square().sum()) / size**2  # of the correlations
+    excess = mean_square - 1 / size
+    weight = min(1.0, (mean_square + 1) / ((samples + 1) * excess)) if excess > 0 else 1.0
+    return torch.lerp(covariance, torch.diag(diagonal), weight)
 
 
 class _Watch(TorchFunctionMode):
-    """Passes the input or output of every watched layer to its moments, whichever module calls it."""
+    """Passes the input or output of every watched layer to its moments, whichever module calls it.
 
-    def __init__(self, watched: Mapping[int, Sequence[tuple[Place, Moments]]]):
+    With `gradients` it collects these tensors in `seen`, to be differentiated by; a tensor that two layers read is two there.
+    """
+
+    def __init__(self, watched: Mapping[int, Sequence[tuple[Place, Moments]]], gradients: bool):
         super().__init__()
-        self.watched = watched
+        self.watched, self.gradients = watched, gradients
+        self.examples = 0
+        self.seen: list[tuple[Place, Tensor]] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if func in _READS:
-            arguments = dict(zip(("input", "weight"), args)) | (kwargs or {})
-            for place, moments in self.watched.get(id(arguments["weight"]), ()):
-                moments.update(rows_at(place, arguments["input"] if place.side == "input" else result))
+        kwargs = kwargs or {}
+        if func not in _READS:
+            return func(*args, **kwargs)
+        arguments = dict(zip(("input", "weight"), args)) | kwargs
+        watched = self.watched.get(id(arguments["weight"]), ())
+        x = self._separate(arguments["input"]) if any(place.side == "input" for place, _ in watched) else arguments["input"]
+        result = func(x, *args[1:], **kwargs) if args else func(**kwargs | {"input": x})
+        if any(place.side == "output" for place, _ in watched):
+            result = self._separate(result)
+        for place, moments in watched:
+            activation = x if place.side == "input" else result
+            examples = self.examples if activation.shape[0] % self.examples == 0 else None
+            rows = rows_at(place, activation)
+            moments.update(rows, examples or len(rows), len(place.columns) if examples else 1)
+            if self.gradients:
+                self.seen.append((place, activation))
         return result
+
+    def _separate(self, x: Tensor) -> Tensor:
+        """The same values as a tensor of its own, which gradients can be asked for."""
+        if not self.gradients:
+            return x
+        return x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
 
 
 def rows_at(place: Place, activation: Tensor) -> Tensor:
@@ -102,23 +192,60 @@ def rows_at(place: Place, activation: Tensor) -> Tensor:
     return channels.reshape(len(place.units), -1).mT  # channel by channel in memory: one copy, and a fast product
 
 
-@torch.no_grad()
-def collect_moments(
-    module: nn.Module, places: Sequence[Place], batches: Iterable[Tensor], fabric: Fabric
-) -> dict[Place, Moments]:
-    """Run batches of inputs through a module in eval mode and return the moments at some places."""
+def collect_statistics(
+    module: nn.Module,
+    places: Sequence[Place],
+    batches: Iterable[Tensor],
+    fabric: Fabric,
+    *,
+    shrinkage: bool = False,
+    distinct: int | None = None,
+    gradients: torch.Generator | None = None,
+) -> dict[Place, Statistics]:
+    """Run batches of inputs through a module in eval mode and return what was seen of the activations at some places.
+
+    With `shrinkage`, covariances are shrunk. `distinct` is the number of different examples, if some were seen several
+    times with random changes. With `gradients`, there are second moments of the gradients of the loss, for labels drawn from
+    the module's own answers by that generator.
+    """
     parameters = dict(module.named_parameters())
     moments_at = {place: Moments(len(place.units)) for place in places}
+    seconds = {place: torch.zeros(2 * (len(place.units),), dtype=torch.float64) for place in places if gradients is not None}
     watched: dict[int, list[tuple[Place, Moments]]] = {}
     for place, moments in moments_at.items():
         watched.setdefault(id(parameters[place.weight]), []).append((place, moments))
-    training = module.training
+    training, examples = module.training, torch.zeros((), dtype=torch.float64)
     module.eval()
-    with _Watch(watched):
+    watch = _Watch(watched, gradients is not None)
+    with torch.set_grad_enabled(gradients is not None):
         for batch in batches:
-            run_model(module, batch)
+            watch.examples, watch.seen = len(batch), []
+            examples += len(batch)
+            with watch:
+                outputs = run_model(module, batch)
+            if gradients is not None and watch.seen:
+                tensors = torch.autograd.grad(
+                    outputs, [x for _, x in watch.seen], _answer_gradient(outputs, gradients), allow_unused=True
+                )
+                for (place, _), tensor in zip(watch.seen, tensors):
+                    for rows in rows_at(place, tensor).float().split(_ROWS) if tensor is not None else ():
+                        seconds[place] += (rows.mT @ rows).cpu()
     module.train(training)
-    for moments in moments_at.values():
+    examples = all_sum(fabric, examples)
+    result = {}
+    for place, moments in moments_at.items():
         if fabric.world_size > 1:
             moments.reduce(fabric)
-    return moments_at
+        repeated = max(1.0, float(examples) / distinct) if distinct else 1.0
+        independent = moments.independent / repeated
+        covariance = shrink(moments.covariance, independent) if shrinkage else moments.covariance
+        gradient = all_sum(fabric, seconds[place]) / float(examples) if gradients is not None else None
+        result[place] = Statistics(moments.count, independent, moments.mean, covariance, gradient)
+    return result
+
+
+def _answer_gradient(logits: Tensor, generator: torch.Generator) -> Tensor:
+    """The gradient of the cross-entropy by the logits, for labels drawn from the answers themselves."""
+    answers = (1 - _SMOOTHING) * logits.detach().float().softmax(1) + _SMOOTHING / logits.shape[1]
+    labels = torch.multinomial(answers.cpu(), 1, generator=generator).to(answers.device)
+    return answers.scatter_add(1, labels, torch.full_like(labels, -1, dtype=answers.dtype)).to(logits.dtype)

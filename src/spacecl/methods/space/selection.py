@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -12,73 +13,123 @@ from torch import Tensor
 from ...learning.analysis import Analysis, LayerSpectrum
 from ...learning.core import Core
 from ...structure.channels import Channels, Group, Place
-from .moments import Moments
+from .effect import rank_by_effect
+from .moments import Statistics
 from .spectrum import Spectrum, analyze_residual, explained_fraction, pivot
 
 _SAMPLES_PER_CHANNEL = 5  # with fewer, PCA takes chance for structure
 
 
 @dataclass(frozen=True)
-class Selection:
-    """The units of a task's network, what was seen in each layer, and the layers that had too few samples."""
-
-    units: Tensor  # (units,) booleans
-    analysis: Analysis
-    undersampled: tuple[str, ...]  # in words, such as "conv1 (90 samples for 64 channels)"
-
-
-@dataclass(frozen=True)
-class _Site:
+class Site:
     """What was seen of a group of channels at one place."""
 
     covariance: Tensor  # (units of the group, units of the group)
     samples: int
-    threshold: float
+    layers: Sequence[str]  # whose thresholds count here
     residual: Spectrum
 
+    def needed(self, threshold: Callable[[str], float]) -> int:
+        """New filters with which the thresholds of the layers are reached here."""
+        return self.residual.needed(max(map(threshold, self.layers)))
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The free units of a group: in what order to keep them, and what keeping only some of them costs.
+
+    Ordered by their effect, the cost is an estimate of the rise of the loss; otherwise it is a share of variance.
+    """
+
+    group: Group
+    sites: Sequence[Site]
+    in_core: Tensor  # (units of the group,) booleans
+    costs: Tensor  # (free units + 1,) of keeping 0, 1, 2, ... of them; never rising
+    pick: Callable[[int], Sequence[int]]  # how many -> which, as numbers among the free ones
+
     @property
-    def needed(self) -> int:
-        """New filters with which the threshold is reached here."""
-        return self.residual.needed(self.threshold)
+    def free(self) -> Tensor:
+        return self.group.units[~self.in_core]
+
+    def count(self, level: float) -> int:
+        """The least number of new units with which the cost is at most `level`."""
+        return self._at_least_one(int((self.costs > level).sum()))
+
+    def needed(self, threshold: Callable[[str], float]) -> int:
+        """The least number of new units with which `threshold(layer)` of the residual's variance is explained."""
+        return self._at_least_one(max(site.needed(threshold) for site in self.sites))
+
+    def _at_least_one(self, count: int) -> int:
+        return count if bool(self.in_core.any()) else max(1, count)  # a layer needs at least one channel
 
 
-def select_filters(
+def rank_units(
     core: Core,
-    moments: Mapping[Place, Moments],
-    threshold: Callable[[str], float],
+    statistics: Mapping[Place, Statistics],
     *,
     activations: Literal["post", "pre"] = "post",
     projection: bool = True,
-    order: Literal["pivoted", "first"] = "pivoted",
-    tasks_left: int | None = None,
-) -> Selection:
-    """Choose the units of a task's network from the moments of its activations. A pure function: it changes nothing.
+    order: Literal["effect", "pivoted", "first"] = "pivoted",
+) -> list[Ranking]:
+    """Rank the free units of every group that can be judged, from what was seen of a task's activations.
 
-    `threshold(layer)` is the fraction of the residual's variance that core and new filters must explain. `order` says which
-    of the free filters are taken. With `tasks_left`, this task included, each group leaves enough units for the later ones.
+    A pure function: it changes nothing. `order` says which of the free filters come first.
     """
-    channels, committed = core.channels, core.committed_units
-    units = committed.clone()
-    first_task = core.tasks[0].units if core.tasks else units
+    rankings = []
+    for group in core.channels.groups:
+        places = find_places(core.channels, group, activations)
+        if not places:
+            continue
+        in_core = core.committed_units[group.units]
+        sites = [_analyze(place, local, group, statistics[place], in_core, projection) for place, local in places]
+        residuals = [site.residual for site in sites]
+        costs = torch.stack([residual.costs() for residual in residuals]).amax(0)
+        pick: Callable[[int], Sequence[int]] = range
+        if order == "pivoted":
+            pick = partial(pivot, residuals)
+        elif order == "effect":
+            gradients = [_select(statistics[place].gradient, local[~in_core]) for place, local in places]
+            best, costs = rank_by_effect([(r.new * r.variance, gradient) for r, gradient in zip(residuals, gradients)])
+            pick = partial(_take, best)
+        rankings.append(Ranking(group, sites, in_core, costs, pick))
+    return rankings
+
+
+def select_units(
+    core: Core, rankings: Sequence[Ranking], wanted: Callable[[Ranking], int], tasks_left: int | None = None
+) -> Tensor:
+    """The units of a task's network: the core's, and as many new ones of every group as `wanted` says.
+
+    With `tasks_left`, this task included, each group leaves enough units for the later ones. A group that cannot be judged is
+    kept whole.
+    """
+    units = core.channels.all_units()
+    for ranking in rankings:
+        count = _allowed(ranking, wanted(ranking), tasks_left)
+        units[ranking.free] = False
+        units[ranking.free[list(ranking.pick(count))]] = True
+    return units
+
+
+def describe_selection(
+    core: Core,
+    rankings: Sequence[Ranking],
+    units: Tensor,
+    wanted: Callable[[Ranking], int],
+    threshold: Callable[[str], float] | None = None,
+    projection: bool = True,
+) -> Analysis:
+    """What was seen in each layer, and what was kept. Without thresholds, they are what the wanted filters explain."""
+    channels = core.channels
+    first_task = core.tasks[0].units if core.tasks else core.committed_units
     summaries: dict[str, LayerSpectrum] = {}
     minima: dict[str, dict[str, float]] = {"explained": {}, "core_explained": {}, "samples": {}}  # over sites, by layer
-    undersampled = []
-    for group in channels.groups:
-        places = find_places(channels, group, activations)
-        if not places:  # nothing to judge by
-            units[group.units] = True
-            continue
-        in_core = committed[group.units]
-        sites = [_analyze(place, local, group, moments[place], in_core, threshold, projection) for place, local in places]
-        wanted = max(site.needed for site in sites)
-        if not bool(in_core.any()):
-            wanted = max(1, wanted)  # a layer needs at least one channel
-        free = group.units[~in_core]
-        count = wanted if tasks_left is None else min(wanted, allowance(len(free), tasks_left))
-        chosen = pivot([site.residual for site in sites], count) if order == "pivoted" else range(count)
-        units[free[list(chosen)]] = True
-
-        summary = _summarize(sites, in_core, first_task[group.units], units[group.units], count, wanted, projection)
+    for ranking in rankings:
+        group, sites, in_core = ranking.group, ranking.sites, ranking.in_core
+        count = int(units[ranking.free].sum())
+        asked = min(site.residual.explained(wanted(ranking)) for site in sites)
+        limit = (lambda _, asked=asked: asked) if threshold is None else threshold
+        summary = _summarize(ranking, first_task[group.units], units[group.units], wanted(ranking), limit, projection)
         values = {
             "explained": min(site.residual.explained(count) for site in sites),
             "core_explained": min(site.residual.core_explained for site in sites) if bool(in_core.any()) else 0.0,
@@ -90,10 +141,17 @@ def select_filters(
             summaries[layer] = _merge(summaries[layer], scaled) if layer in summaries else scaled
             for key, value in values.items():
                 minima[key][layer] = min(value, minima[key].get(layer, value))
-        if values["samples"] < _SAMPLES_PER_CHANNEL * len(group.units):
-            undersampled.append(f"{', '.join(group.layers)} ({values['samples']} samples for {len(group.units)} channels)")
-    analysis = Analysis(**minima, spectrum=summaries)  # type: ignore[arg-type]
-    return Selection(units, analysis, tuple(undersampled))
+    return Analysis(**minima, spectrum=summaries)  # type: ignore[arg-type]
+
+
+def find_undersampled(rankings: Sequence[Ranking]) -> list[str]:
+    """The groups that have too few samples for a covariance that is not shrunk, each as "conv1 (90 samples for 64 channels)"."""
+    result = []
+    for ranking in rankings:
+        samples, channels = min(site.samples for site in ranking.sites), len(ranking.group.units)
+        if samples < _SAMPLES_PER_CHANNEL * channels:
+            result.append(f"{', '.join(ranking.group.layers)} ({samples} samples for {channels} channels)")
+    return result
 
 
 def find_places(channels: Channels, group: Group, activations: Literal["post", "pre"]) -> list[tuple[Place, Tensor]]:
@@ -118,32 +176,50 @@ def _analyze(
     place: Place,
     local: Tensor,
     group: Group,
-    moments: Moments,
+    statistics: Statistics,
     in_core: Tensor,
-    threshold: Callable[[str], float],
     projection: bool,
-) -> _Site:
-    covariance = moments.covariance[local][:, local]
+) -> Site:
+    covariance = _select(statistics.covariance, local)
     layers = [place.layer] if place.side == "output" else group.layers
     residual = analyze_residual(covariance, in_core, projection)
-    return _Site(covariance, moments.count, max(threshold(layer) for layer in layers), residual)
+    return Site(covariance, statistics.count, layers, residual)
+
+
+def _select(matrix: Tensor | None, some: Tensor) -> Tensor:
+    """Rows and columns of a symmetric matrix."""
+    assert matrix is not None
+    return matrix[some][:, some]
+
+
+def _take(order: Sequence[int], count: int) -> Sequence[int]:
+    return order[:count]
+
+
+def _allowed(ranking: Ranking, wanted: int, tasks_left: int | None) -> int:
+    return wanted if tasks_left is None else min(wanted, allowance(len(ranking.free), tasks_left))
 
 
 def _summarize(
-    sites: Sequence[_Site], in_core: Tensor, first: Tensor, kept: Tensor, count: int, wanted: int, projection: bool
+    ranking: Ranking, first: Tensor, kept: Tensor, wanted: int, threshold: Callable[[str], float], projection: bool
 ) -> LayerSpectrum:
     """What was seen of a group, in units; where sites disagree, the one that needs most filters decides."""
-    decisive = max(sites, key=lambda site: site.needed)
-    residuals = [site.residual for site in sites]
+    in_core = ranking.in_core
+    count = int(kept[~in_core].sum())
+    sites = [(site, max(map(threshold, site.layers))) for site in ranking.sites]
+    decisive, limit = max(sites, key=lambda pair: pair[0].residual.needed(pair[1]))
+    residuals = [(site.residual, limit) for site, limit in sites]
     if projection and bool(in_core.any()):
-        residuals = [analyze_residual(site.covariance, in_core, projection=False) for site in sites]
+        residuals = [(analyze_residual(site.covariance, in_core, projection=False), limit) for site, limit in sites]
     return LayerSpectrum(
-        threshold=decisive.threshold,
+        threshold=round(limit, 5),
         core=int(in_core.sum()),
         new=count,
         wanted=wanted,
-        lost=round(max(0.0, *(site.threshold - site.residual.explained(count) for site in sites)), 5),
-        new_without_projection=max(residual.needed(site.threshold) for residual, site in zip(residuals, sites)),
+        cost=float(f"{float(ranking.costs[count]):.4g}"),
+        cost_of_none=float(f"{float(ranking.costs[0]):.4g}"),
+        lost=round(max(0.0, *(limit - site.residual.explained(count) for site, limit in sites)), 5),
+        new_without_projection=max(residual.needed(limit) for residual, limit in residuals),
         first_core=round(explained_fraction(decisive.covariance, first), 5),
         kept=round(explained_fraction(decisive.covariance, kept), 5),
         **decisive.residual.summarize(),  # type: ignore[typeddict-item]

@@ -29,6 +29,7 @@ class Spectrum:
     core_explained: float  # fraction of the residual's variance that the core explains: v_r^proj / v_r
     explained_variance_ratio: Tensor  # (residual,) fractions along the new directions, largest first
     new: Tensor  # (residual, residual) S over v_r: what pivoting works on
+    variance: float  # v_r, of the residual
 
     def needed(self, variance: float) -> int:
         """The least number of new filters with which the threshold is reached (algorithm 3, line 23 on)."""
@@ -39,6 +40,11 @@ class Spectrum:
     def explained(self, count: int) -> float:
         """The fraction of the residual's variance that the core and `count` new directions explain."""
         return min(1.0, self.core_explained + float(self.explained_variance_ratio[:count].sum()))
+
+    def costs(self) -> Tensor:
+        """The share of variance that the core and 0, 1, 2, ... new directions leave unexplained."""
+        explained = torch.cat([torch.zeros(1, dtype=torch.float64), self.explained_variance_ratio.cumsum(0)])
+        return (1 - self.core_explained - explained).clamp(min=0)
 
     def summarize(self, points: int = 60) -> dict[str, Any]:
         """The spectrum for a record: the variance that numbers of filters explain, and the filters that thresholds need.
@@ -71,7 +77,7 @@ def analyze_residual(covariance: Tensor, core: Tensor, projection: bool = True) 
     residual = covariance[~core][:, ~core]  # C_rr
     variance = float(residual.diagonal().sum())  # v_r
     if not variance > 0:  # a dead layer: nothing to explain
-        return Spectrum(1.0, torch.zeros(len(residual), dtype=torch.float64), torch.zeros_like(residual))
+        return Spectrum(1.0, torch.zeros(len(residual), dtype=torch.float64), torch.zeros_like(residual), 0.0)
     explained = torch.zeros_like(residual)
     if projection and bool(core.any()):
         cross = covariance[~core][:, core]  # C_rf
@@ -80,7 +86,7 @@ def analyze_residual(covariance: Tensor, core: Tensor, projection: bool = True) 
     new = (new + new.mT) / 2
     eigenvalues = torch.linalg.eigvalsh(new).flip(0).clamp(min=0)
     core_explained = min(1.0, max(0.0, float(explained.diagonal().sum()) / variance))
-    return Spectrum(core_explained, eigenvalues / variance, new / variance)
+    return Spectrum(core_explained, eigenvalues / variance, new / variance, variance)
 
 
 def explained_fraction(covariance: Tensor, some: Tensor) -> float:
@@ -135,6 +141,9 @@ def pseudo_inverse(matrix: Tensor) -> Tensor:
 
 def regress(second: Tensor, removed: Tensor, kept: Tensor) -> Tensor:
     """Regress removed channels on kept ones: the matrix M that minimizes E|x_R - M x_K|^2, (removed, kept)."""
-    block = second[kept][:, kept]
-    ridge = 1e-6 * block.diagonal().mean() * torch.eye(len(block), dtype=block.dtype)
-    return second[removed][:, kept] @ pseudo_inverse(block + ridge)  # of dead channels it is zero
+    block, cross = second[kept][:, kept], second[removed][:, kept]
+    ridge = 1e-6 * block.diagonal().mean()
+    if not ridge > 0:  # dead channels explain nothing
+        return torch.zeros_like(cross)
+    factor = torch.linalg.cholesky(block + ridge * torch.eye(len(block), dtype=block.dtype))
+    return torch.cholesky_solve(cross.mT, factor).mT

@@ -1,0 +1,116 @@
+"""From what a user asks for to one level for all layers: a tolerance of the answers, or a size of the network."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...data.task_data import Data
+from ...learning.analysis import Comparison
+from ...learning.context import TaskContext
+from ...learning.core import Core
+from ...learning.trainer import Trainer
+from ...structure.memory_format import run_model
+from .selection import Ranking
+
+HELD_OUT = 200  # validation examples below which training examples are held out, too
+_COMPARED = 2000  # examples that networks are compared on, at most
+_NOISE = 0.02  # nats: answers that tell less than this apart are noise, which no network need repeat
+_RANGE = 1e6  # between the highest and the lowest level that is tried
+
+
+class HeldOut:
+    """Held-out examples, with the answers of the full network to them.
+
+    `information` is what these answers tell apart, in nats: their mean divergence from the mean answer.
+    """
+
+    def __init__(self, full: nn.Module, parts: Sequence[Data], trainer: Trainer):
+        self._parts, self._trainer = parts, trainer
+        self.examples = sum(min(len(data), _COMPARED) for data in parts)
+        self._answers, self._labels = self._run(full)
+        mean = self._answers.logsumexp(0, keepdim=True) - math.log(len(self._answers))
+        self.information = float((self._answers.exp() * (self._answers - mean)).sum(1).mean())
+
+    def compare(self, network: nn.Module) -> Comparison:
+        """Compare a network's answers with those of the full one."""
+        answers, labels = self._run(network)
+        divergence = F.kl_div(answers, self._answers, reduction="batchmean", log_target=True)
+        shares = [(rows.argmax(1) == labels).double().mean() for rows in (answers, self._answers)]
+        values = torch.stack([divergence.double(), *shares])
+        nats, accuracy, full_accuracy = self._trainer.fabric.broadcast(values).tolist()
+        lost = max(0.0, nats) / max(self.information, _NOISE)
+        return {"lost": lost, "divergence": max(0.0, nats), "accuracy": accuracy, "full_accuracy": full_accuracy}
+
+    @torch.no_grad()
+    def _run(self, network: nn.Module) -> tuple[Tensor, Tensor]:
+        """The logarithms of a network's answers, and the labels."""
+        training, fabric = network.training, self._trainer.fabric
+        network.to(fabric.device).eval()
+        answers, labels = [], []
+        for data in self._parts:
+            count = 0
+            for x, y in data.batches(250, torch.Generator().manual_seed(self._trainer.seed)):
+                logits = run_model(network, data.finish(x.to(fabric.device)), self._trainer.channels_last)
+                answers.append(logits.float().log_softmax(1).cpu())
+                labels.append(y.cpu())
+                count += len(y)
+                if count >= _COMPARED:
+                    break
+        network.train(training)
+        return torch.cat(answers), torch.cat(labels)
+
+
+def split_examples(task: TaskContext) -> tuple[Data, list[Data]]:
+    """The training examples to analyze while a level is found, and the examples to compare networks on.
+
+    These are the validation examples. If they are few, half of the training examples are held out, too.
+    """
+    if len(task.valid) >= HELD_OUT or task.train.loader is not None or len(task.train) < 4:
+        return task.train, [task.valid]
+    rest, half = task.train.split(0.5, torch.Generator().manual_seed(task.trainer.seed))
+    return rest, [task.valid, half]
+
+
+def find_level(rankings: Sequence[Ranking], accept: Callable[[float], bool], steps: int = 9) -> tuple[float, float]:
+    """Two levels next to each other, of which the lower is accepted and the higher is not, by bisection of logarithms.
+
+    Every layer keeps as few channels as cost at most the level. Both are the highest level if that is accepted.
+    """
+    highest = max((float(ranking.costs[0]) for ranking in rankings), default=0.0)
+    if not highest > 0 or accept(highest):
+        return highest, highest
+    low, high = math.log(highest / _RANGE), math.log(highest)
+    for _ in range(steps):
+        middle = (low + high) / 2
+        low, high = (middle, high) if accept(math.exp(middle)) else (low, middle)
+    return math.exp(low), math.exp(high)
+
+
+def size_so_far(core: Core, size: float, number: int, budget: int) -> float:
+    """How much of the network the first `number` of `budget` tasks may use, so that all of them use `size`.
+
+    Later tasks find more in the core, and need fewer new channels: the width of every layer grows by shares that fall
+    evenly to the last task's, as n, n - 1, ..., 1. The size of the network follows from its widths.
+    """
+    if number >= budget:
+        return size
+    done = 1 - (1 - number / budget) * (1 - number / (budget + 1))  # of all shares
+    full = core.channels.all_units()
+
+    def used(width: float) -> float:
+        """The size of one network in which all groups have this fraction of their units."""
+        units = full.clone()
+        for group in core.channels.groups:
+            units[group.units[math.ceil(width * len(group.units)) :]] = False
+        return Core.empty(core.blueprint).size(units)
+
+    low, high = 0.0, 1.0
+    for _ in range(12):
+        middle = (low + high) / 2
+        low, high = (middle, high) if used(middle) <= size else (low, middle)
+    return min(size, size * used(done * low) / max(used(low), 1e-12))

@@ -1,0 +1,139 @@
+"""A target instead of thresholds: a tolerance of the answers, or a size of the network for a number of tasks."""
+
+import pytest
+import torch
+from models import IMAGE, VECTOR, ConvNet, chain, tasks
+from torch import nn
+
+import spacecl
+from spacecl import SPACE, ConfigError, Learner, Recipe, Task
+from spacecl.methods.space.target import HELD_OUT, find_level, size_so_far
+
+SHORT = Recipe(epochs=3, retrain_epochs=1)
+STILL = Recipe(retrain_epochs=0)
+
+
+def wide(width: int = 60) -> nn.Module:
+    return nn.Sequential(nn.Linear(6, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 3))
+
+
+def teach_one(data, model=None, recipe=SHORT, **options):
+    torch.manual_seed(0)
+    learner = Learner(model or wide(), SPACE(**options), example_input=VECTOR)
+    return learner, learner.learn(Task("0", data), recipe)
+
+
+@pytest.mark.parametrize("examples", [100, 3000])  # fewer than are needed to hold out validation examples alone, and more
+def test_the_pruned_network_loses_no_more_than_the_tolerance(examples):
+    data = tasks(VECTOR, 1, examples=examples)[0]
+    sizes = []
+    for tolerance in (0.01, 0.1, 0.5):
+        _, record = teach_one(data, recipe=Recipe(epochs=max(3, 3000 // examples), retrain_epochs=1), tolerance=tolerance)
+        predicted = record.target["predicted"]
+        slack = 1.0 if examples > 10 * HELD_OUT else 2.5  # with few examples, the level is found on some and used on all
+        assert predicted["lost"] <= slack * tolerance
+        assert record.target["asked"] == {"tolerance": tolerance}
+        sizes.append(record.size)
+    assert sizes[0] > sizes[1] > sizes[2]
+
+
+def test_the_default_is_a_tolerance():
+    data = tasks(VECTOR, 1, examples=300)[0]
+    _, record = teach_one(data)
+    assert record.target["asked"] == {"tolerance": 0.02}
+    assert record.size < 1
+
+
+def test_a_record_says_what_was_asked_predicted_and_reached():
+    data = tasks(VECTOR, 1, examples=3000)[0]
+    learner, record = teach_one(data, tolerance=0.1)
+    target = record.target
+    assert target["examples"] == 300  # the tenth that is held out for validation
+    assert target["level"] > 0
+    assert target["reached"]["accuracy"] == pytest.approx(record.accuracy)
+    assert target["predicted"]["full_accuracy"] == target["reached"]["full_accuracy"]
+    for layer in record.spectrum.values():
+        assert 0 <= layer["cost"] <= target["level"] < layer["cost_of_none"]
+        assert layer["new"] == layer["wanted"]
+
+
+@pytest.mark.parametrize("selection", ["effect", "pivoted", "first"])
+def test_every_order_of_filters_can_be_given_a_tolerance_or_a_size(selection):
+    data = tasks(VECTOR, 1, examples=2500)[0]
+    _, record = teach_one(data, tolerance=0.05, selection=selection)
+    assert record.target["predicted"]["lost"] <= 0.05
+    _, record = teach_one(data, size=0.2, budget=1, selection=selection)
+    assert 0.1 < record.size <= 0.2
+
+
+def test_all_tasks_of_a_budget_use_the_size_and_no_more():
+    torch.manual_seed(0)
+    learner = Learner(wide(100), SPACE(size=0.4, budget=4), example_input=VECTOR)
+    for number, data in enumerate(tasks(VECTOR, 4, examples=400)):
+        record = learner.learn(Task(str(number), data), SHORT)
+        assert record.size <= record.target["asked"]["so_far"] + 1e-9
+        assert record.target["asked"]["size"] == 0.4
+    assert 0.37 < learner.size <= 0.4
+    sizes = [record.size for record in learner.records.values()]
+    assert sizes == sorted(set(sizes)), "every task got channels of its own"
+    assert learner.verify()
+
+
+def test_a_size_counts_the_norms_of_every_task():
+    torch.manual_seed(0)
+    learner = Learner(ConvNet(24), SPACE(size=0.5, budget=3), example_input=IMAGE)
+    for number, data in enumerate(tasks(IMAGE, 3, examples=200)):
+        before = learner.core
+        learner.learn(Task(str(number), data), SHORT)
+        assert before.size(learner.core.tasks[-1].units) == pytest.approx(learner.size)
+    assert learner.size <= 0.5
+
+
+@pytest.mark.parametrize("budget", [1, 2, 5, 10])
+def test_shares_of_a_size_fall_from_task_to_task_and_add_up(budget):
+    core = Learner(wide(40), SPACE(), example_input=VECTOR).core
+    sizes = [size_so_far(core, 0.6, number, budget) for number in range(1, budget + 1)]
+    assert sizes[-1] == 0.6
+    assert sizes == sorted(sizes)
+    assert sizes[0] >= 0.6 / budget / 2, "the first task, which finds nothing to share, does not get the least"
+
+
+def test_a_size_without_a_number_of_tasks_is_refused():
+    with pytest.raises(ConfigError, match=r"size=0.5 is for a number of tasks: give it with budget=\.\.\."):
+        Learner(chain(), SPACE(size=0.5), example_input=VECTOR)
+
+
+def test_two_targets_are_refused():
+    with pytest.raises(ConfigError, match=r"tolerance=0.1 and variance=0.9 exclude each other; give one of them"):
+        SPACE(tolerance=0.1, variance=0.9)
+
+
+def test_a_task_can_have_a_variance_where_others_have_a_tolerance():
+    torch.manual_seed(0)
+    learner = Learner(wide(), SPACE(task_variance={"1": 0.9}), example_input=VECTOR)
+    first, second = (learner.learn(Task(str(n), data), SHORT) for n, data in enumerate(tasks(VECTOR, 2, examples=300)))
+    assert first.target["asked"] == {"tolerance": 0.02}
+    assert second.target["asked"] == {"variance": 0.9}
+    assert second.target["level"] is None
+
+
+def test_bisection_finds_the_level_where_acceptance_ends():
+    class Costs:
+        costs = torch.tensor([8.0, 1.0])
+
+    low, high = find_level([Costs()], lambda level: level <= 0.1234, steps=20)
+    assert low <= 0.1234 < high
+    assert high / low < 1.001
+    assert find_level([Costs()], lambda level: True) == (8, 8)
+    assert find_level([], lambda level: False) == (0, 0)
+
+
+def test_compress_takes_a_tolerance_or_a_size():
+    torch.manual_seed(0)
+    model = wide()
+    x, y = tasks(VECTOR, 1, examples=3000)[0]
+    small, record = spacecl.compress(model, (x, y), example_input=VECTOR, recipe=STILL)
+    assert record.target["predicted"]["lost"] <= 0.02
+    assert sum(p.numel() for p in small.parameters()) < sum(p.numel() for p in model.parameters())
+    _, record = spacecl.compress(model, (x, y), size=0.3, example_input=VECTOR, recipe=STILL)
+    assert 0.2 < record.size <= 0.3
