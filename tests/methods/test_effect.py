@@ -75,7 +75,7 @@ def test_the_cost_is_the_rise_of_the_loss_when_a_channel_is_replaced_by_its_mean
     with torch.no_grad():
         answers = model(x).log_softmax(1)
         features = model[0](x)
-    place, statistics = next((p, s) for p, s in collect(model, channels, x.split(4000)).items() if p.weight == "2.weight")
+    _, statistics = next((p, s) for p, s in collect(model, channels, x.split(4000)).items() if p.weight == "2.weight")
     for channel in range(5):
         alone = features.clone()
         alone[:, channel] = features[:, channel].mean()

@@ -46,7 +46,7 @@ def test_the_default_is_a_tolerance():
 
 def test_a_record_says_what_was_asked_predicted_and_reached():
     data = tasks(VECTOR, 1, examples=3000)[0]
-    learner, record = teach_one(data, tolerance=0.1)
+    _, record = teach_one(data, tolerance=0.1)
     target = record.target
     assert target["examples"] == 300  # the tenth that is held out for validation
     assert target["level"] > 0

@@ -131,15 +131,16 @@ class Core:
     def initial_tensors(self, classes: int) -> Tensors:
         """Full-width tensors to begin a task with: the core's weights, and the user's own for everything that is free.
 
-        Tasks after the first take over the last task's norms for the core's channels. Weights of core filters on free
+        Tasks after the first take over the norms of the last task that has a channel. Weights of core filters on free
         channels begin at zero, so that the core's features are what they were.
         """
         tensors = self.blueprint.initial_tensors(classes)
         if not self.tasks:
             return tensors
-        channels, last = self.channels, self.tasks[-1]
-        norms = {n: t for n, t in last.private.items() if not channels.is_head(n) and t.is_floating_point()}
-        tensors |= channels.scatter(norms, last.units, {name: tensors[name] for name in norms})
+        channels = self.channels
+        for task in self.tasks:
+            norms = {n: t for n, t in task.private.items() if not channels.is_head(n) and t.is_floating_point()}
+            tensors |= channels.scatter(norms, task.units, {name: tensors[name] for name in norms})
         untrained = self.blueprint.frozen  # begins as given where it is free, since it cannot learn
         for name, shared in self.shared.items():
             if name in untrained:

@@ -123,6 +123,7 @@ class SPACE(Method):
     shrinkage: bool = option(
         default=True, help="shrink covariances towards their diagonals, the more the fewer independent samples there are"
     )
+    leave_out: float = option(default=0.0, help="experimental")
     trainable_fraction: PositiveFraction = option(
         default=1.0, help="fraction of each layer's free channels that a task is trained with"
     )
@@ -197,6 +198,10 @@ class SPACE(Method):
         choice = search.choose()
         small = search.narrow(choice.units)
         predicted = search.held_out.compare(small)
+        if self.leave_out > 0 and core.tasks:
+            choice = replace(choice, units=search.leave_out(choice.units, predicted["lost"] + self.leave_out))
+            small = search.narrow(choice.units)
+            predicted = search.held_out.compare(small)
         seconds = {"analyse": time.perf_counter() - started}
         history += self._retrain(core, small, choice.units, task)
         reached = search.held_out.compare(small)

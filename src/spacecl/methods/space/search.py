@@ -20,11 +20,12 @@ from ...structure.memory_format import set_memory_format
 from .compensation import compensate
 from .moments import Statistics, collect_statistics
 from .selection import Ranking, describe_selection, find_places, find_undersampled, rank_units, select_units
-from .target import HeldOut, find_level, size_so_far, split_examples
+from .target import HeldOut, bisect, find_level, size_so_far, split_examples
 
 if TYPE_CHECKING:
     from .method import SPACE
 
+_ROUNDS = 3
 TOLERANCE = 0.02  # the default
 
 
@@ -89,6 +90,67 @@ class Search:
         if method.compensate:
             reestimate_norms(network, replace(self.task, train=self.examples))
         return network
+
+    def leave_out(self, units: Tensor, allowed: float) -> Tensor:
+        """The units without those of the core that the task does not need.
+
+        What a core unit is worth is the effect of its activations in the network that is left so far. A unit whose readers have
+        all been left out is worth nothing, so whole chains go, from the top down.
+        """
+        for _ in range(_ROUNDS):
+            worth = self._worth(units)
+            candidates = worth[units & self.core.committed_units]
+            if not len(candidates):
+                break
+            highest = float(candidates.max())
+            tried: list[Tensor] = []
+
+            def accept(level: float, before: Tensor = units, worth: Tensor = worth, tried: list[Tensor] = tried) -> bool:
+                tried.append(self._without(before, worth, level))
+                return self.held_out.compare(self.narrow(tried[-1]))["lost"] <= allowed
+
+            level = bisect(accept, highest)
+            units = self._without(units, worth, level)
+        return units
+
+    def _without(self, units: Tensor, worth: Tensor, level: float) -> Tensor:
+        """The units without those of the core that are worth less; every group keeps one."""
+        result = units & ~(self.core.committed_units & (worth < level))
+        for group in self.core.channels.groups:
+            if not bool(result[group.units].any()):
+                result[group.units[worth[group.units].argmax()]] = True
+        return result
+
+    def _worth(self, units: Tensor) -> Tensor:
+        """The effect of each unit on the loss of the network with some units, if nothing stood in for it."""
+        channels = self.core.channels
+        tensors = compensate(
+            channels,
+            self.tensors,
+            self.statistics,
+            units,
+            self.core.committed_units,
+            self.core.frozen_positions(self.method.freeze),
+            self.core.blueprint.frozen,
+        )
+        for place in channels.readings:
+            tensors[place.weight] = tensors[place.weight].clone()
+            tensors[place.weight][:, place.columns[:, ~units[place.units]].flatten()] = 0
+        masked = self.core.blueprint.build(tensors)
+        reestimate_norms(masked, replace(self.task, train=self.examples))
+        statistics = collect_statistics(
+            masked,
+            channels.readings,
+            replace(self.task, train=self.examples).examples(1000),
+            self.task.trainer.fabric,
+            gradients=torch.Generator().manual_seed(self.task.trainer.seed),
+        )
+        worth = torch.zeros(channels.units, dtype=torch.float64)
+        for place, seen in statistics.items():
+            assert seen.gradient is not None
+            square = seen.covariance.diagonal() + seen.mean.square()
+            worth.index_add_(0, place.units, seen.gradient.diagonal() * square / 2)
+        return worth
 
     def _choose_by_variance(self) -> Choice:
         method, name = self.method, self.task.name

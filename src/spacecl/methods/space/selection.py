@@ -145,7 +145,7 @@ def describe_selection(
 
 
 def find_undersampled(rankings: Sequence[Ranking]) -> list[str]:
-    """The groups that have too few samples for a covariance that is not shrunk, each as "conv1 (90 samples for 64 channels)"."""
+    """The groups that have too few samples for a covariance that is not shrunk, as "conv1 (90 samples for 64 channels)"."""
     result = []
     for ranking in rankings:
         samples, channels = min(site.samples for site in ranking.sites), len(ranking.group.units)
