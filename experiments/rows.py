@@ -60,7 +60,7 @@ def format_table(rows: Sequence[Row], reference: str = "STL") -> str:
     tasks = list(rows[0].accuracy)
     references = {row.seed: row.mean for row in rows if row.method == reference}
     lines = [
-        "| " + " | ".join(["method", "seeds", *tasks, "mean", "size", f"to {reference}", "minutes"]) + " |",
+        "| " + " | ".join(["method", "seeds", *tasks, "mean", "size", f"to {reference}", "seconds"]) + " |",
         "|---" * (len(tasks) + 6) + "|",
     ]
     for method in dict.fromkeys(row.method for row in rows):
@@ -70,7 +70,7 @@ def format_table(rows: Sequence[Row], reference: str = "STL") -> str:
         cells += [_format([100 * row.accuracy[task] for row in own]) for task in tasks]
         cells += [_format([100 * row.mean for row in own]), _format([row.size[-1] for row in own], ".3f")]
         cells += [_format([100 * value for value in differences], "+.1f") if method != reference else ""]
-        cells += [_format([sum(row.seconds) / 60 for row in own])]
+        cells += [_format([sum(row.seconds) for row in own], ".0f")]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
