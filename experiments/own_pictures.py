@@ -19,10 +19,11 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw
-from rows import Row, format_table
+from rows import Row, format_table, parse_names, parse_seeds
 
 from spacecl import SpaceWarning
 from spacecl.data.sources import load
+from spacecl.runs.config import METHOD_ORDER
 from spacecl.runs.resolve import resolve
 from spacecl.runs.run import run
 
@@ -119,7 +120,7 @@ def draw(name: str, generator: np.random.Generator, side: int = 48) -> Image.Ima
     picture = Image.new("RGB", (side, side), background)
     brush = ImageDraw.Draw(picture)
     if name in ("horizontal", "vertical"):
-        width, start = generator.integers(3, 8), generator.integers(0, 16)
+        width, start = int(generator.integers(3, 8)), int(generator.integers(0, 16))
         for offset in range(start - 16, side, 2 * width):
             box = (0, offset, side, offset + width - 1) if name == "horizontal" else (offset, 0, offset + width - 1, side)
             brush.rectangle(box, foreground)
@@ -163,18 +164,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--out", type=Path, default=Path("runs/own-pictures"), help="for pictures and runs (default: %(default)s)"
     )
-    parser.add_argument("--seeds", default="0", help="of the choice of pictures and of learning, such as 0,1,2")
-    parser.add_argument("--methods", default="space,stl,packnet")
-    parser.add_argument("--sets", default=",".join(SETS), help="default: %(default)s")
+    parser.add_argument(
+        "--seeds", type=parse_seeds, default="0", help="of the choice of pictures and of learning, such as 0,1,2"
+    )
+    parser.add_argument("--methods", type=parse_names(METHOD_ORDER), default="space,stl,packnet", help="default: %(default)s")
+    parser.add_argument("--sets", type=parse_names(SETS), default=",".join(SETS), help="default: %(default)s")
     options = parser.parse_args(arguments)
     warnings.simplefilter("ignore", SpaceWarning)
-    seeds, methods = list(map(int, options.seeds.split(","))), options.methods.split(",")
-    for name in options.sets.split(","):
+    for name in options.sets:
         rows = []
-        for seed in seeds:
+        for seed in options.seeds:
             folder = options.out / f"seed-{seed}"
             write_pictures(folder / name, SETS[name], options.data, seed)
-            for method in methods:
+            for method in options.methods:
                 print(f"{name}, {method}, seed {seed}", file=sys.stderr, flush=True)
                 rows.append(run_method(folder / name, method, seed, folder / f"{name}-{method}"))
         classes = len(next(iter(SETS[name].tasks.values()))[1])

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from rows import RowFile, format_table
+from rows import RowFile, format_table, parse_names, parse_seeds
 from teach import METHODS, make_recipe, name_method, parse_options, teach
 from torch import Tensor, nn
 
@@ -93,8 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("weights")
     parser.add_argument("--data", metavar="DIR", help="folder with datasets (default: $SPACECL_DATA, else a cache folder)")
     parser.add_argument("--out", type=Path, default=Path("runs/pretrained.jsonl"), help="default: %(default)s")
-    parser.add_argument("--seeds", default="0", help="such as 0,1,2")
-    parser.add_argument("--methods", default="space,packnet,stl", help="default: %(default)s")
+    parser.add_argument("--seeds", type=parse_seeds, default="0", help="such as 0,1,2")
+    parser.add_argument("--methods", type=parse_names(METHODS), default="space,packnet,stl", help="default: %(default)s")
     parser.add_argument("--tasks", type=int, default=3, help="1 to 5 (default: %(default)s)")
     parser.add_argument("--images", type=int, default=150, help="to train with, of each class (default: %(default)s)")
     parser.add_argument("--test-images", type=int, help="to test with, of each class (default: all, 1,000)")
@@ -112,8 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     settings |= values
     given = parse_options(options.options)
     file, rows = RowFile(options.out), []
-    for seed in map(int, options.seeds.split(",")):
-        for name in options.methods.split(","):
+    for seed in options.seeds:
+        for name in options.methods:
             method = METHODS[name](**given[name])
             title = name_method(method, given[name])
             row = file.find(title, seed, settings)

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from rows import RowFile, format_table
+from rows import RowFile, format_table, parse_names, parse_seeds
 from teach import METHODS, make_recipe, name_method, parse_options, teach
 from torch import Tensor, nn
 
@@ -100,8 +100,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", metavar="DIR", help="folder with datasets (default: $SPACECL_DATA, else a cache folder)")
     parser.add_argument("--out", type=Path, default=Path("runs/pretrained-digits.jsonl"), help="default: %(default)s")
-    parser.add_argument("--seeds", default="0", help="such as 0,1,2")
-    parser.add_argument("--methods", default="space,space-shared,stl,packnet", help="default: %(default)s")
+    parser.add_argument("--seeds", type=parse_seeds, default="0", help="such as 0,1,2")
+    parser.add_argument(
+        "--methods",
+        type=parse_names([*METHODS, *(f"{name}{SHARED}" for name in METHODS)]),
+        default="space,space-shared,stl,packnet",
+        help="default: %(default)s",
+    )
     parser.add_argument("--examples", default="500,60", help="of each task (default: %(default)s)")
     parser.add_argument("--images", type=int, default=10_000, help="to pretrain with (default: %(default)s)")
     parser.add_argument("--epochs", type=int, default=3, help="of pretraining (default: %(default)s)")
@@ -113,9 +118,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     settings = {name: getattr(options, name) for name in ("examples", "images", "epochs", "norm", "recipe")}
     given = parse_options(options.options)
     file, rows = RowFile(options.out), []
-    for seed in map(int, options.seeds.split(",")):
+    for seed in options.seeds:
         network = None
-        for text in options.methods.split(","):
+        for text in options.methods:
             name = text.removesuffix(SHARED)
             method = METHODS[name](**given[name])
             title = name_method(method, given[name]) + (", convolutions shared" if text != name else "")

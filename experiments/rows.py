@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import mean, stdev
@@ -55,7 +56,7 @@ class RowFile:
 def format_table(rows: Sequence[Row], reference: str = "STL") -> str:
     """Format rows as a Markdown table with one line per method, in per cent; of several seeds, mean and standard deviation.
 
-    The last column has the mean accuracy minus that of `reference` with the same seeds.
+    The column after the size has the mean accuracy minus that of `reference`, over the seeds that both have.
     """
     tasks = list(rows[0].accuracy)
     references = {row.seed: row.mean for row in rows if row.method == reference}
@@ -81,3 +82,20 @@ def _format(values: Sequence[float], digits: str = ".1f") -> str:
         return "-"
     spread = f" ± {stdev(values):{digits.removeprefix('+')}}" if len(values) > 1 else ""
     return f"{mean(values):{digits}}{spread}"
+
+
+def parse_names(choices: Collection[str]) -> Callable[[str], list[str]]:
+    """Make a function that parses names from `choices`, separated by commas: a type of `argparse` arguments."""
+
+    def parse(text: str) -> list[str]:
+        unknown = [name for name in text.split(",") if name not in choices]
+        if unknown:
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: there are {', '.join(choices)}")
+        return text.split(",")
+
+    return parse
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Parse seeds that are separated by commas: a type of `argparse` arguments."""
+    return list(map(int, text.split(",")))
