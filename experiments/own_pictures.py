@@ -164,9 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--out", type=Path, default=Path("runs/own-pictures"), help="for pictures and runs (default: %(default)s)"
     )
-    parser.add_argument(
-        "--seeds", type=parse_seeds, default="0", help="of the choice of pictures and of learning, such as 0,1,2"
-    )
+    parser.add_argument("--seeds", type=parse_seeds, default="0", help="of pictures and of learning, such as 0,1,2")
     parser.add_argument("--methods", type=parse_names(METHOD_ORDER), default="space,stl,packnet", help="default: %(default)s")
     parser.add_argument("--sets", type=parse_names(SETS), default=",".join(SETS), help="default: %(default)s")
     options = parser.parse_args(arguments)

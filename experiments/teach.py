@@ -19,8 +19,8 @@ METHODS: Mapping[str, type[Method]] = {"space": SPACE, "packnet": PackNet, "stl"
 def parse_options(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Parse options of methods, written as METHOD.KEY=VALUE or, for those of SPACE, as KEY=VALUE.
 
-    >>> parse_options(["tolerance=0.02", "packnet.prune=0.8"])
-    {'space': {'tolerance': 0.02}, 'packnet': {'prune': 0.8}, 'stl': {}}
+    >>> parse_options(["variance=0.9", "packnet.prune=0.8"])
+    {'space': {'variance': 0.9}, 'packnet': {'prune': 0.8}, 'stl': {}}
     """
     options: dict[str, dict[str, Any]] = {name: {} for name in METHODS}
     for name, value in parse_assignments(texts).items():
