@@ -23,6 +23,7 @@ from rows import Row, format_table, parse_names, parse_seeds
 
 from spacecl import SpaceWarning
 from spacecl.data.sources import load
+from spacecl.errors import TrainingError
 from spacecl.runs.config import METHOD_ORDER
 from spacecl.runs.resolve import resolve
 from spacecl.runs.run import run
@@ -170,16 +171,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     warnings.simplefilter("ignore", SpaceWarning)
     for name in options.sets:
-        rows = []
+        rows, failures = [], []
         for seed in options.seeds:
             folder = options.out / f"seed-{seed}"
             write_pictures(folder / name, SETS[name], options.data, seed)
             for method in options.methods:
                 print(f"{name}, {method}, seed {seed}", file=sys.stderr, flush=True)
-                rows.append(run_method(folder / name, method, seed, folder / f"{name}-{method}"))
+                try:
+                    rows.append(run_method(folder / name, method, seed, folder / f"{name}-{method}"))
+                except TrainingError as error:  # a result, too: the defaults do not work here
+                    failures.append(f"{NAMES.get(method, method)}, seed {seed}: {error}")
         classes = len(next(iter(SETS[name].tasks.values()))[1])
         print(f"\n{name}: {len(SETS[name].tasks)} tasks of {classes} classes, {SETS[name].train} pictures a class\n")
-        print(format_table(rows), flush=True)
+        print(format_table(rows) if rows else "No run has finished.")
+        print(*(f"\n{line}" for line in failures), sep="\n", flush=True)
 
 
 if __name__ == "__main__":
