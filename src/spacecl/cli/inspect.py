@@ -10,7 +10,9 @@ from .options import HelpFormatter, add_folder
 from .terminal import console
 
 if TYPE_CHECKING:
-    from ..runs.audit import Inspection
+    from rich.table import Table
+
+    from ..runs.audit import Inspection, TaskSummary
 
 
 def add_command(commands: Any) -> None:
@@ -52,6 +54,10 @@ def run_command(options: argparse.Namespace) -> int:
         layers.add_row(escape(layer), *(f"{counts[key]:,}" for key in ("of", "taken", "free", "last")))
     if summary["layers"]:
         console().print(layers)
+    if any(task["target"] for task in summary["tasks"]):
+        console().print(_make_target_table(summary))
+    if summary["tasks"] and summary["tasks"][-1]["kept"]:
+        console().print(_make_layer_table(summary["tasks"][-1]))
     if code:
         print(
             f"Free channels are not shown: to count them, {code[0]} must be executed, which the folder names as its network. "
@@ -60,6 +66,45 @@ def run_command(options: argparse.Namespace) -> int:
     else:
         print(describe_forecast(summary))
     return 0
+
+
+def _make_target_table(summary: Inspection) -> Table:
+    """What each task's network was to reach, what was predicted when its widths were chosen, and what it reached."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title="Targets: what pruning lost, and what retraining won back")
+    for column in ("task", "asked for", "full network", "pruned", "information lost", "retrained", "examples"):
+        table.add_column(column, justify="left" if column in ("task", "asked for") else "right", overflow="fold")
+    for task in summary["tasks"]:
+        target = task["target"]
+        if target is not None:
+            predicted, reached = target["predicted"], target["reached"]
+            table.add_row(
+                escape(task["task"]),
+                ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in target["asked"].items())
+                or "variance by layer",
+                f"{predicted['full_accuracy']:.2%}",
+                f"{predicted['accuracy']:.2%}",
+                f"{predicted['lost']:.2%}",
+                f"{reached['accuracy']:.2%}",
+                f"{target['examples']:,}",
+            )
+    return table
+
+
+def _make_layer_table(task: TaskSummary) -> Table:
+    """What was kept of every layer for a task, and what less would have cost."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title=f"Layers of {escape(task['task'])}: channels kept, and the estimated cost of leaving out others")
+    for column in ("layer", "core", "new", "cost of the rest", "cost without the new ones"):
+        table.add_column(column, justify="left" if column == "layer" else "right")
+    for layer, kept in task["kept"].items():
+        costs = ("" if kept[key] is None else f"{kept[key]:.3g}" for key in ("cost", "cost_of_none"))  # type: ignore[literal-required]
+        table.add_row(escape(layer), f"{kept['core']:,}", f"{kept['new']:,}", *costs)
+    return table
 
 
 def describe_forecast(summary: Inspection) -> str:

@@ -10,6 +10,7 @@ from typing_extensions import NotRequired, TypedDict
 from .. import store
 from ..errors import StoreError
 from ..learner import Learner
+from ..learning.analysis import LayerSpectrum, Target
 from ..learning.record import TaskRecord
 from ..learning.saved import SavedLearner
 from .open_run import OpenRun
@@ -46,6 +47,17 @@ class TaskSummary(TypedDict):
     size: float  # of all networks up to this one
     widths: dict[str, int]
     digest: str
+    target: Target | None  # what its network was to reach, and what it did; None for methods that have no target
+    kept: dict[str, KeptChannels]  # by layer; empty for methods that analyze nothing
+
+
+class KeptChannels(TypedDict):
+    """The channels of one layer in a task's network, and why so many."""
+
+    core: int  # that earlier tasks had committed
+    new: int
+    cost: float | None  # of leaving out the free ones: the rise of the loss, or a share of variance; None in older records
+    cost_of_none: float | None  # of leaving out the new ones, too
 
 
 class LayerCapacity(TypedDict):
@@ -154,9 +166,20 @@ def _summarize_tasks(records: Iterable[TaskRecord]) -> list[TaskSummary]:
             "size": record.size,
             "widths": dict(record.widths),
             "digest": record.digest,
+            "target": record.target,
+            "kept": {layer: _describe_kept(spectrum) for layer, spectrum in record.spectrum.items()},
         }
         for record in records
     ]
+
+
+def _describe_kept(spectrum: LayerSpectrum) -> KeptChannels:
+    return {
+        "core": spectrum.get("core", 0),
+        "new": spectrum.get("new", 0),
+        "cost": spectrum.get("cost"),
+        "cost_of_none": spectrum.get("cost_of_none"),
+    }
 
 
 def forecast(layers: Mapping[str, LayerCapacity]) -> Forecast:

@@ -91,7 +91,7 @@ def find_level(rankings: Sequence[Ranking], accept: Callable[[float], bool], ste
     return math.exp(low), math.exp(high)
 
 
-def bisect(accept, highest, steps=8):
+def bisect(accept: Callable[[float], bool], highest: float, steps: int = 8) -> float:
     low, high = math.log(highest / _RANGE), math.log(highest)
     for _ in range(steps):
         middle = (low + high) / 2
