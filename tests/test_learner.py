@@ -455,7 +455,7 @@ def test_no_warning_is_given_where_nothing_is_wrong():
     x, y = tasks(VECTOR, 1, examples=900)[0]
     with warnings.catch_warnings():
         warnings.simplefilter("error", SpaceWarning)
-        Learner(chain(), example_input=VECTOR).learn(Task("one", (x, y)), QUICK)
+        Learner(chain(), example_input=VECTOR).learn(Task("one", (x, y)))
 
 
 def test_the_best_epoch_on_validation_data_is_kept():

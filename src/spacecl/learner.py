@@ -258,6 +258,9 @@ class Learner:
     ) -> TaskRecord:
         """Learn one more task and commit it. If anything goes wrong, the learner stays as it was.
 
+        Without a recipe, `Recipe.auto` chooses one by the number of examples. A warning says if the network that was learned
+        is not good.
+
         With a folder `checkpoint`, every finished epoch is saved there: after a crash, the same call on a learner in the
         same state resumes from it and ends with the same bits. Remove the folder when the learner is saved. `on_epoch`
         is called with every finished epoch, those of an interrupted process first.
@@ -270,9 +273,9 @@ class Learner:
                 raise ConfigError(f"on_epoch={show(on_epoch)} must be a function; it is called with every finished epoch.")
             folder = None if checkpoint is None else _check_checkpoint(checkpoint)
             trainer = Trainer(
-                self.fabric, recipe or Recipe(), self.seed, self.channels_last, progress=self.progress, on_epoch=on_epoch
+                self.fabric, seed=self.seed, channels_last=self.channels_last, progress=self.progress, on_epoch=on_epoch
             )
-            self._state = new = learn_task(state, task, trainer, self.seed, checkpoint=folder)
+            self._state = new = learn_task(state, task, recipe, trainer, self.seed, checkpoint=folder)
         return new.records[task.name]
 
     def remember(self, task: Task) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from helpers import ROOT, run_spacecl
 
-from spacecl import SPACE, ConfigError, StoreError
+from spacecl import SPACE, ConfigError, Recipe, StoreError
 from spacecl.cli.main import build_parser, main
 from spacecl.cli.options import FLAGS, collect_settings, describe_settings
 from spacecl.data import sources
@@ -63,7 +63,7 @@ TABLE_S2 = {  # benchmark: task, then epochs, rate and decays of training and of
 def test_the_recipe_paper_is_table_s2(name, any_data):
     paper = resolve({"benchmark": name, "recipe": "paper"})
     for task, row in TABLE_S2[name].items():
-        recipe = paper.make_recipe(task)
+        recipe = paper.make_recipe(task, 1000, 100)
         again = recipe.for_retraining()
         assert (recipe.epochs, recipe.lr, recipe.milestones, again.epochs, again.lr, again.milestones) == row
         assert (recipe.optimizer, recipe.momentum, recipe.batch_size, recipe.schedule) == ("sgd", 0.9, 128, "steps")
@@ -71,7 +71,7 @@ def test_the_recipe_paper_is_table_s2(name, any_data):
 
 
 def test_the_recipe_paper_for_eight_datasets_is_the_plateau_of_section_s2(any_data):
-    recipe = resolve({"benchmark": "8-datasets", "recipe": "paper"}).make_recipe(4)
+    recipe = resolve({"benchmark": "8-datasets", "recipe": "paper"}).make_recipe(4, 1000, 100)
     again = recipe.for_retraining()
     assert (recipe.epochs, again.epochs, recipe.lr, again.lr, recipe.batch_size) == (150, 100, 0.01, 0.01, 64)
     assert (recipe.schedule, recipe.decay, recipe.patience, recipe.stop_lr) == ("plateau", 3, 5, 1e-4)
@@ -96,10 +96,10 @@ def test_the_recipe_paper_has_the_thresholds_of_section_s2_2_and_the_published_c
 
 def test_a_users_training_value_overrides_the_recipe_for_all_tasks(any_data):
     paper = resolve({"benchmark": "p-mnist", "recipe": "paper", "train": {"retrain_epochs": 3, "lr": 0.5}})
-    assert [paper.make_recipe(task).retrain_epochs for task in (1, 9)] == [3, 3]
-    assert paper.make_recipe(9).retrain_milestones == (51,), "what was not set is the paper's"
+    assert [paper.make_recipe(task, 1000, 100).retrain_epochs for task in (1, 9)] == [3, 3]
+    assert paper.make_recipe(9, 1000, 100).retrain_milestones == (51,), "what was not set is the paper's"
     later = resolve({"benchmark": "p-mnist", "later": [{"from": 2, "epochs": 7}]})
-    assert [later.make_recipe(task).epochs for task in (1, 2, 3)] == [4, 7, 7]
+    assert [later.make_recipe(task, 1000, 100).epochs for task in (1, 2, 3)] == [4, 7, 7]
 
 
 # -- sources -----------------------------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ def test_the_settings_file_in_the_docs_is_valid_and_shows_every_setting(tmp_path
     (tmp_path / "my_net.py").write_text("def network():\n    return None\n")
     monkeypatch.chdir(tmp_path)
     settings = resolve(read_toml("run.toml"))
-    assert (settings.tasks, settings.make_recipe(3).lr, settings.shared) == (3, 0.01, ("stem",))
+    assert (settings.tasks, settings.make_recipe(3, 1000, 100).lr, settings.shared) == (3, 0.01, ("stem",))
     assert set(read_toml("run.toml")) == {entry.name for entry in dataclasses.fields(Config)}
 
 
@@ -162,6 +162,9 @@ def test_the_command_of_a_run_gives_its_settings():
         {"recipe": "paper", "train": {"retrain_epochs": 7}, "order": [2, 1], "eval_split": "valid"},
         {"model": "mlp", "shared": ["hidden2"], "head": "head", "device": "cpu"},
         {"benchmark": example, "model": f"{example}:network"},
+        {"benchmark": example, "model": f"{example}:network", "train": {"lr": 0.1}, "later": [{"from": 2, "epochs": 3}]},
+        {"recipe": "auto", "train": {"epochs": 3}},
+        {"recipe": "best"},
     ):
         settings = resolve_digits(**more)
         command = to_command(Config.from_json(json.loads(json.dumps(settings.to_json()))))
@@ -200,7 +203,7 @@ def test_all_problems_are_reported_at_once_with_what_to_do():
     for part in (
         "for 17 reasons",
         "benchmark='split-cifer10' is neither a benchmark nor a folder or Python file of tasks (did you mean split-cifar10?)",
-        "recipe='papers' must be one of fast, paper (did you mean paper?)",
+        "recipe='papers' must be one of auto, fast, best, paper (did you mean paper?)",
         "seed=-1 must be a whole number, at least 0",
         "limit=1.5 must be a whole number, at least 2",
         "tasks=0 must be a whole number, at least 1",
@@ -436,3 +439,48 @@ def test_run_help_lists_every_setting_and_every_flag_sets_its_setting(capsys):
         **{"recipe": "paper", "device": "cpu", "options": {"variance": 0.7}},
         "train": {"epochs": 4, "retrain_epochs": 5, "batch_size": 6, "lr": 0.5},
     }
+
+
+# -- training that fits the data ---------------------------------------------------------------------------------------
+
+
+def test_own_data_are_trained_by_their_amount_and_benchmarks_fast(tmp_path, any_data):
+    example = str(ROOT / "examples" / "own_tasks.py")
+    for benchmark, recipe in ((example, "auto"), (str(tmp_path), "auto"), (DIGITS, "fast"), ("p-mnist", "fast")):
+        assert resolve({"benchmark": benchmark}).recipe == recipe
+    for name in ("auto", "fast", "best"):
+        assert resolve({"benchmark": str(tmp_path), "recipe": name}) == resolve({"benchmark": str(tmp_path)})
+    assert resolve({"benchmark": str(tmp_path), "recipe": "paper"}).make_recipe(1, 100, 10).optimizer == "sgd"
+
+
+def test_the_recipe_auto_holds_only_what_the_user_sets_and_chooses_the_rest_for_each_task(tmp_path):
+    config = resolve({"benchmark": str(tmp_path), "train": {"lr": 0.5}, "later": [{"from": 2, "batch_size": 8}]})
+    assert config.train == {"lr": 0.5}
+    chosen = [config.make_recipe(number, examples, 10) for number, examples in ((1, 100), (1, 9000), (2, 100))]
+    assert chosen == [Recipe.auto(100, 10, lr=0.5), Recipe.auto(9000, 10, lr=0.5), Recipe.auto(100, 10, lr=0.5, batch_size=8)]
+    assert config.make_recipe(1, 100, 10, batch_size=5) == Recipe.auto(100, 10, lr=0.5, batch_size=5), "of a DataLoader"
+    alone = resolve({"benchmark": str(tmp_path), "method": "stl"}).make_recipe(1, 100, 10)
+    both = Recipe.auto(100, 10)
+    assert alone.epochs == both.epochs + both.retrain_epochs, "without retraining, training has its epochs"
+
+
+def test_the_recipe_best_trains_longer_than_fast_and_is_fast_where_there_is_no_preset(any_data):
+    for name in ("p-mnist", "split-cifar10", "split-cifar100"):
+        best, fast = (resolve({"benchmark": name, "recipe": recipe}).make_recipe(9, 1000, 100) for recipe in ("best", "fast"))
+        assert best.epochs >= 2 * fast.epochs
+        assert best.retrain_epochs == 2 * best.epochs
+    best, fast = (resolve({"benchmark": "8-datasets", "recipe": recipe}) for recipe in ("best", "fast"))
+    assert best.make_recipe(1, 1000, 100) == fast.make_recipe(1, 1000, 100)
+
+
+def test_settings_of_own_data_by_the_former_recipe_fast_keep_their_values(tmp_path):
+    """Version 0.1 wrote every training value, and clip was not one of them."""
+    own = resolve({"benchmark": str(tmp_path)}).to_json()
+    former = dataclasses.asdict(Recipe(optimizer="sgd", lr=0.05, epochs=10, retrain_epochs=14))
+    del former["clip"]
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(own | {"recipe": "fast", "train": former}))
+    config = Config.from_file(file)
+    assert config.make_recipe(1, 100, 10) == Recipe(**former)
+    resumed = resolve({key: value for key, value in config.to_json().items() if value is not None})
+    assert resumed.to_json() == config.to_json()

@@ -93,6 +93,11 @@ class Data:
         return len(source)  # type: ignore[arg-type]
 
     @property
+    def batch_size(self) -> int | None:
+        """The examples in a batch of a DataLoader, which keeps its own; None for other data."""
+        return None if self.loader is None else max(1, -(-len(self) // max(1, len(self.loader))))
+
+    @property
     def source(self) -> Source:
         """The examples in a form that a `Task` takes."""
         sources = (self.tensors, self.images, self.loader, self.dataset)

@@ -95,6 +95,9 @@ class Checkpointer:
         here = self.identity.get("operations")  # which version 0.1 did not save, and other versions of torch name in other ways
         if here is not None and (identity.get("operations") or {}).get("torch") != here["torch"]:
             identity = {**identity, "operations": here}
+        recipe = identity.get("recipe")
+        if isinstance(recipe, dict):
+            identity = {**identity, "recipe": {"clip": None, **recipe}}  # which version 0.1 did not have
         method = identity.get("method")
         if not isinstance(method, dict) or not isinstance(method.get("options"), dict):
             return dict(identity)

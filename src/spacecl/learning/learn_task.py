@@ -14,24 +14,30 @@ from torch import Tensor, nn
 from ..data.task import Task
 from ..data.task_data import Data, prepare_data
 from ..documents import digest_json
-from ..errors import ConfigError, TaskError
-from ..inference.task_inference import SAMPLES, estimate_bounds, make_signature
+from ..errors import ConfigError, TaskError, warn_user
+from ..inference.task_inference import SAMPLES as SIGNATURE_SAMPLES
+from ..inference.task_inference import estimate_bounds, make_signature
 from ..seeds import task_seed, use_seed
 from ..structure.channels import Tensors
 from .analysis import Analysis
 from .checkpoints import Checkpointer
 from .context import TaskContext
 from .method import Learned, Method
+from .quality import SAMPLES, Examples, describe_weakness
 from .queries import Queries
+from .recipe import Recipe
 from .record import TaskRecord
 from .state import State
 from .trainer import Trainer, evaluate
 
 
-def learn_task(state: State, task: Task, trainer: Trainer, seed: int, checkpoint: Path | None = None) -> State:
+def learn_task(
+    state: State, task: Task, recipe: Recipe | None, trainer: Trainer, seed: int, checkpoint: Path | None = None
+) -> State:
     """Check a task's data, learn it by the state's method, and return the state that has it.
 
-    `seed` is the learner's, from which the task's own is derived. The state given is not changed.
+    Without a recipe, one is chosen by the amount of data. `seed` is the learner's, from which the task's own is derived. The
+    state given is not changed.
     """
     if task.name in state.records:
         raise TaskError(f"A task named {task.name!r} has been learned already. Give this one another name.")
@@ -42,6 +48,7 @@ def learn_task(state: State, task: Task, trainer: Trainer, seed: int, checkpoint
     with use_seed(own_seed):
         train, valid, classes = prepare_data(task, state.core.blueprint.example, torch.Generator().manual_seed(own_seed))
         torch.manual_seed(own_seed)  # however many numbers were drawn while the data were read
+        trainer = replace(trainer, recipe=_choose_recipe(train, valid) if recipe is None else recipe)
         if checkpoint is not None:
             facts = {"examples": [len(train), len(valid)], "classes": classes}
             trainer = replace(trainer, checkpointer=_make_checkpointer(state, checkpoint, task.name, trainer, seed, facts))
@@ -51,7 +58,15 @@ def learn_task(state: State, task: Task, trainer: Trainer, seed: int, checkpoint
         network = learned.core.network(number).to(trainer.fabric.device)
         accuracy = evaluate(network, valid, trainer.fabric, trainer.channels_last)
         queries = Queries(state, trainer.fabric.device, trainer.channels_last)
-        core = learned.core.with_signature(_measure_inputs(queries, network, context))
+        train_examples, valid_examples = Examples(limit=SAMPLES), Examples()
+        signature = _measure_inputs(queries, network, context, train_examples, valid_examples)
+        core = learned.core.with_signature(signature)
+    weakness = describe_weakness(accuracy, len(valid), train_examples, valid_examples) if learned.history else None
+    if weakness is not None and trainer.fabric.is_global_zero:
+        warn_user(
+            f"Task {task.name!r}: the network is right on {accuracy:.0%} of the {len(valid)} validation examples, {weakness}. "
+            "Give more data, train for more epochs or at another learning rate, use a larger network, or check the labels."
+        )
     record = TaskRecord(
         name=task.name,
         classes=classes,
@@ -74,6 +89,11 @@ def learn_task(state: State, task: Task, trainer: Trainer, seed: int, checkpoint
     new = replace(state, core=core, records=records, data=data).with_networks_of(state)
     new.networks[task.name] = network
     return new
+
+
+def _choose_recipe(train: Data, valid: Data) -> Recipe:
+    size = train.batch_size
+    return Recipe.auto(len(train), len(valid), **({} if size is None else {"batch_size": size}))
 
 
 def _check_earlier_data(state: State) -> None:
@@ -110,11 +130,17 @@ def describe_method(method: Method) -> dict[str, Any]:
     return {"name": type(method).__name__, "options": asdict(method)}  # type: ignore[call-overload]
 
 
-def _measure_inputs(queries: Queries, network: nn.Module, task: TaskContext) -> Tensors:
-    """The signature of a task's inputs, with bounds from its validation data; empty if they are not finite."""
+def _measure_inputs(
+    queries: Queries, network: nn.Module, task: TaskContext, train_examples: Examples, valid_examples: Examples
+) -> Tensors:
+    """The signature of a task's inputs, with bounds from its validation data; empty if they are not finite.
+
+    What is read for it is also kept in the examples.
+    """
     train, valid = (_sample(queries, network, data, task.trainer.seed) for data in (task.train, task.valid))
-    signature = make_signature(train, task.classes)
-    return signature | estimate_bounds((x for x, _, _ in valid), signature) if signature else {}
+    signature = make_signature(train_examples.keep(train), task.classes)
+    bounds = estimate_bounds((x for x, _, _ in valid_examples.keep(valid)), signature) if signature else {}
+    return signature | bounds
 
 
 def _sample(queries: Queries, network: nn.Module, data: Data, seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -124,7 +150,7 @@ def _sample(queries: Queries, network: nn.Module, data: Data, seed: int) -> Iter
         x = data.finish(x)
         yield x, y, queries.run(network, x)
         count += len(x)
-        if count >= SAMPLES:
+        if count >= SIGNATURE_SAMPLES:
             return
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ..errors import StoreError, first_line
 from ..structure.blueprint import named_tensors
 from .checkpoints import Epoch, PhaseState, random_state, restore_random_state, select_prefix
+from .recipe import Recipe
 
 
 @dataclass
@@ -23,6 +24,7 @@ class Phase:
     history: list[Epoch] = field(default_factory=list)
     best: dict[str, Tensor] | None = None  # the tensors of the best epoch so far
     highest: float = float("-inf")  # its validation accuracy
+    average: dict[str, Tensor] | None = None  # the mean of the tensors after each of the last epochs so far
     done: bool = False
 
     @property
@@ -30,12 +32,29 @@ class Phase:
         """The validation accuracy of the last epoch."""
         return self.history[-1]["accuracy"] if self.history else float("nan")
 
-    def finish_epoch(self, row: Epoch, keep_best: bool) -> None:
-        """Record an epoch, and its weights if they are the best so far."""
+    def finish_epoch(self, row: Epoch, recipe: Recipe) -> None:
+        """Record an epoch, and its weights as the recipe keeps them: if they are the best so far, or in the average."""
         self.history.append(row)
-        if keep_best and row["accuracy"] >= self.highest:
+        if recipe.keep == "best" and row["accuracy"] >= self.highest:
             self.highest = row["accuracy"]
             self.best = {name: tensor.clone() for name, tensor in named_tensors(self.module).items()}
+        count = len(self.history) - recipe.epochs + max(1, recipe.epochs // 4)  # epochs in the average, this one included
+        if recipe.keep == "average" and count >= 1:
+            self._add_to_average(count)
+
+    def _add_to_average(self, count: int) -> None:
+        """Update the mean of the weights after `count` epochs. What is no fraction, such as counters, keeps the last value."""
+        tensors = named_tensors(self.module)
+        before = self.average or {}
+        self.average = {
+            name: tensor.to(torch.promote_types(tensor.dtype, torch.float32), copy=True)
+            if tensor.is_floating_point() or tensor.is_complex()
+            else tensor.clone()
+            for name, tensor in tensors.items()
+        }
+        for name, mean in before.items():
+            if tensors[name].is_floating_point() or tensors[name].is_complex():
+                self.average[name] = mean + (self.average[name] - mean) / count
 
     def to_checkpoint(self, device: torch.device) -> tuple[PhaseState, dict[str, dict[str, Tensor]]]:
         """The state as plain values and files of tensors."""
@@ -49,7 +68,8 @@ class Phase:
             "optimizer": {f"{number}.{name}": value for number, values in moments.items() for name, value in values.items()},
             "random": generators | {f"order{number}": order.get_state() for number, order in enumerate(self.generators)},
         }
-        return body, files | ({"best": self.best} if self.best is not None else {})
+        kept = {"best": self.best, "average": self.average}
+        return body, files | {name: tensors for name, tensors in kept.items() if tensors is not None}
 
     def restore(self, body: PhaseState, tensors: dict[str, Tensor], device: torch.device) -> None:
         """Take over the state of a checkpoint; raise StoreError if it does not fit the module and its optimizer."""
@@ -63,7 +83,7 @@ class Phase:
 
     @torch.no_grad()
     def _restore(self, body: PhaseState, tensors: dict[str, Tensor], device: torch.device) -> None:
-        module, best, generators = (select_prefix(tensors, name) for name in ("module", "best", "random"))
+        module, generators = (select_prefix(tensors, name) for name in ("module", "random"))
         for name, tensor in named_tensors(self.module).items():
             tensor.copy_(module[name])
         moments: dict[int, dict[str, Tensor]] = {}
@@ -80,13 +100,19 @@ class Phase:
         self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
         self.schedule.load_state_dict(body.schedule)
         self.history, self.highest, self.done = list(body.history), body.highest, body.done
-        misfits = [name for name, tensor in named_tensors(self.module).items() if best and best[name].shape != tensor.shape]
-        if misfits:
-            raise ValueError(f"the best weights so far of {misfits[0]} have another shape")
-        self.best = {name: tensor.to(device) for name, tensor in best.items()} or None
+        self.best, self.average = (
+            self._restore_kept(select_prefix(tensors, name), name, device) for name in ("best", "average")
+        )
         for number, generator in enumerate(self.generators):
             generator.set_state(generators[f"order{number}"])
         restore_random_state(body.random, generators, device)
+
+    def _restore_kept(self, tensors: dict[str, Tensor], name: str, device: torch.device) -> dict[str, Tensor] | None:
+        """The best or the averaged weights so far; None if the checkpoint has none."""
+        misfits = [key for key, tensor in named_tensors(self.module).items() if tensors and tensors[key].shape != tensor.shape]
+        if misfits:
+            raise ValueError(f"the {name} weights so far of {misfits[0]} have another shape")
+        return {key: tensor.to(device) for key, tensor in tensors.items()} or None
 
 
 _SCHEDULE_STATE = {"last_epoch", "_step_count", "_last_lr", "best", "num_bad_epochs"}  # what changes as a schedule advances

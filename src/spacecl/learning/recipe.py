@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from ..errors import ConfigError
 from ..options import Description, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, option, options
+from ..validation import is_integer, show
 
 Schedule = Literal["one-cycle", "cosine", "steps", "plateau", "constant"]
 Milestones = Annotated[
     tuple[Annotated[int, Field(strict=True, ge=1)], ...], Field(strict=False), Description("a list of epochs, from 1")
 ]
+
+# What Recipe.auto decides by; docs/performance.md has the measurements.
+_BATCH_SIZES = {64: 2000, 32: 500}  # each from a number of examples on; 16 with fewer
+_LEAST_STEPS, _MOST_STEPS = 300, 3000  # of training
+_LEAST_EPOCHS = 15
+_TRUSTED = 200  # validation examples by which one epoch can be preferred to another
 
 
 @options
@@ -47,8 +55,13 @@ class Recipe:
     augment: Literal["none", "flip", "shift", "flip-shift"] = option(
         default="none", help="random changes of training images: mirrored, shifted by up to 2 pixels, or both"
     )
-    keep: Literal["best", "last"] = option(
-        default="best", help="keep the epoch with the best validation accuracy, or the last one"
+    clip: PositiveFloat | None = option(
+        default=None, help="largest norm of the gradient of a step; longer ones are shortened; None: no limit"
+    )
+    keep: Literal["best", "last", "average"] = option(
+        default="best",
+        help="weights to keep: best, of the epoch with the best validation accuracy; last, of the last epoch; or average, "
+        "the mean of those after each epoch of the last quarter",
     )
     retrain_epochs: NonNegativeInt | None = option(
         default=None,
@@ -57,6 +70,38 @@ class Recipe:
     retrain_lr: PositiveFloat | None = option(default=None, help="learning rate of retraining; None: that of training")
     retrain_schedule: Schedule | None = option(default=None, help="schedule of retraining; None: that of training")
     retrain_milestones: Milestones | None = option(default=None, help="milestones of retraining; None: those of training")
+
+    @staticmethod
+    def auto(examples: int, valid: int | None = None, **options: Any) -> Recipe:
+        """A recipe that fits the amount of data: training is long enough for few examples, and not too long for many.
+
+        The number of steps decides, not that of epochs, and the learning rate suits networks without norms too. Weights are
+        chosen by validation accuracy if there is enough validation data to trust it, and are averaged otherwise.
+
+        Parameters
+        ----------
+        examples : the number of training examples.
+        valid : the number of validation examples. Default: unknown, and not enough.
+        options : values of the recipe that are not to be chosen; the others follow from them.
+
+        >>> few, many = Recipe.auto(65, 8), Recipe.auto(10_000, 1_000)
+        >>> few.batch_size, few.keep, many.batch_size, many.keep
+        (16, 'average', 64, 'best')
+        >>> Recipe.auto(65, 8, epochs=5).retrain_epochs
+        5
+        """
+        for name, value in {"examples": examples, "valid": 0 if valid is None else valid}.items():
+            if not is_integer(value) or value < 0:
+                raise ConfigError(f"{name}={show(value)} must be a number of examples, 0 or more.")
+        size = options.get("batch_size", next((size for size, least in _BATCH_SIZES.items() if examples >= least), 16))
+        values: dict[str, Any] = {"batch_size": size, "optimizer": "adamw", "lr": 2e-3, "schedule": "one-cycle", "clip": 1.0}
+        values["keep"] = "best" if valid is not None and valid >= _TRUSTED else "average"
+        checked = Recipe(**values | options)  # before anything is computed from what a user gave
+        if "epochs" not in options:
+            steps = max(1, -(-examples // checked.batch_size))  # of an epoch
+            values["epochs"] = min(max(-(-_LEAST_STEPS // steps), _LEAST_EPOCHS), max(1, _MOST_STEPS // steps))
+        values |= {"retrain_epochs": values.get("epochs", checked.epochs)}
+        return Recipe(**values | options)
 
     def over(self, epochs: int) -> Recipe:
         """The same recipe with another number of epochs, and its milestones scaled.

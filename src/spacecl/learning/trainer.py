@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
@@ -38,8 +38,8 @@ class Trainer:
     """What every phase of learning a task shares: devices, recipe, seed, progress bars and checkpoints."""
 
     fabric: Fabric
-    recipe: Recipe
-    seed: int
+    recipe: Recipe = field(default_factory=Recipe)
+    seed: int = 0
     channels_last: bool = False  # the memory format to train in
     title: str = ""
     progress: Progress = None
@@ -65,8 +65,8 @@ class Trainer:
 
         `freeze` has masks of positions that may not change, by tensor name. `make_loss(module)` returns the loss, by
         default cross-entropy. Parameters in `no_decay` have no weight decay. `before_step` runs when gradients are
-        available, `after_step` when the optimizer has changed the parameters. `validate` returns the accuracy and loss
-        by which the best epoch is chosen, by default those on `valid`.
+        available, before they are clipped; `after_step` when the optimizer has changed the parameters. `validate` returns
+        the accuracy and loss by which the best epoch is chosen, by default those on `valid`.
 
         With a checkpointer, every finished epoch is saved, and the same call in another process resumes after the last
         one and ends with the same bits.
@@ -103,9 +103,12 @@ class Trainer:
                     with protect_gradients(module):
                         value = loss(wrapped, x, y)
                         fabric.backward(value)
-                    if before_step is not None:
+                    if before_step is not None or recipe.clip is not None:
                         fabric.strategy.precision.unscale_gradients(stepper)  # of 16-bit floats
+                    if before_step is not None:
                         before_step()
+                    if recipe.clip is not None:  # what before_step leaves to the optimizer
+                        torch.nn.utils.clip_grad_norm_(module.parameters(), recipe.clip)
                     stepper.step()
                     stepper.zero_grad()
                     if after_step is not None:
@@ -142,17 +145,20 @@ class Trainer:
                     lr=float(rate),
                     seconds=now - started,
                 )
-                state.finish_epoch(row, recipe.keep == "best")
+                state.finish_epoch(row, recipe)
                 started = now
                 self._report(row)
                 if self.checkpointer is not None:
                     self.checkpointer.save(phase, *state.to_checkpoint(fabric.device))
+        kept = state.average if recipe.keep == "average" else state.best
         with torch.no_grad():
             for name, tensor in named_tensors(module).items():
-                if state.best is not None:
-                    tensor.copy_(state.best[name])
+                if kept is not None:
+                    tensor.copy_(kept[name])
                 if fabric.world_size > 1:  # running statistics differ between processes
                     tensor.copy_(fabric.broadcast(tensor))
+            if restore_frozen is not None:
+                restore_frozen()
         set_memory_format(module, channels_last=False)
         return state.history
 

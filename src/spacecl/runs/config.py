@@ -60,8 +60,10 @@ class Config:
 
     benchmark: str = option(default=MISSING, help="a benchmark, a folder of pictures, or a Python file with a function tasks()")
     method: MethodName = option(default="space", help="continual-learning method")
-    recipe: Literal["fast", "paper"] = option(
-        default="fast", help="preset of training settings: fast, a few minutes per task, or paper, as published"
+    recipe: Literal["auto", "fast", "best", "paper"] = option(
+        default="fast",
+        help="how to train: auto, by the number of examples; fast, a few minutes per task; best, two to three times as long; "
+        "or paper, as published; your own data have auto, their default, and paper",
     )
     seed: Annotated[int, Field(ge=0, lt=2**40)] = option(default=0, help="random seed; the same seed gives the same result")
     tasks: PositiveInt | None = option(default=None, help="learn only the first N tasks")
@@ -82,7 +84,7 @@ class Config:
     head: str | None = option(default=None, help="name of the classification layer, if it is not the model's last Linear layer")
     shared: LayerNames = option(default=(), help="layers that the first task trains and that all tasks share unpruned")
     train: Annotated[Mapping[str, Any], Description("a table, such as [train]")] = option(
-        default={}, help="training; see spacecl.Recipe"
+        default={}, help="training; see spacecl.Recipe. With recipe=auto, only what is not to be chosen"
     )
     later: Changes = option(default=(), help="other training values from a task on, such as [{from=3, lr=0.001}]")
     options: Annotated[Mapping[str, Any], Description("a table, such as [options]")] = option(
@@ -98,7 +100,7 @@ class Config:
     @staticmethod
     def from_json(values: Mapping[str, Any], file: object = "config") -> Config:
         """Check settings that were read from JSON; `file` is what error messages call their source."""
-        settings = rename_deprecated(values)
+        settings = _translate_own_data(rename_deprecated(values))
         misfits = find_unknown(settings, Config) + ([] if "benchmark" in settings else ["benchmark is missing"])
         if misfits:
             raise StoreError(f"{file} is damaged: {'; '.join(misfits)}. {RESTORE}")
@@ -119,13 +121,23 @@ class Config:
         is_file = self.benchmark not in BENCHMARKS and not Path(self.benchmark).is_dir()  # as in load_stream
         return names + ([self.benchmark] if is_file and ".py" in self.benchmark else [])
 
-    def make_recipe(self, number: int) -> Recipe:
-        """The recipe for a task, numbered from 1. A method that does not retrain trains for the epochs of both phases."""
+    def make_recipe(self, number: int, examples: int, valid: int, batch_size: int | None = None) -> Recipe:
+        """The recipe for a task. A method that does not retrain trains for the epochs of both phases.
+
+        Parameters
+        ----------
+        number : the number of the task, from 1.
+        examples, valid : the numbers of its training and validation examples, by which the recipe auto is chosen.
+        batch_size : that of the task's DataLoader, if its data have one.
+        """
         values = dict(self.train)
         for change in self.later:
             if number >= change["from"]:
                 values |= {name: value for name, value in change.items() if name != "from"}
-        recipe = Recipe(**values)
+        if self.recipe == "auto":
+            recipe = Recipe.auto(examples, valid, **({} if batch_size is None else {"batch_size": batch_size}) | values)
+        else:
+            recipe = Recipe(**values)
         if "retrain" in self.make_method().plan(recipe, number - 1):
             return recipe
         return recipe.over(recipe.epochs + recipe.for_retraining().epochs)
@@ -156,6 +168,24 @@ def get_methods() -> dict[str, type[Any]]:
 def find_benchmark(name: str) -> Benchmark:
     """A benchmark by its name, or the one that stands for users' own tasks or pictures."""
     return BENCHMARKS.get(name) or (TASKS if name.partition(":")[0].endswith(".py") else PICTURES)
+
+
+def choose_recipe(benchmark: str, recipe: str | None) -> str:
+    """The recipe of a run, given the one that a user names, if any: for users' own data, fast and best are auto.
+
+    >>> choose_recipe("p-mnist", None), choose_recipe("photos", None), choose_recipe("photos", "paper")
+    ('fast', 'auto', 'paper')
+    """
+    is_own = find_benchmark(benchmark).kind == "own"
+    return "auto" if is_own and recipe in (None, "fast", "best") else recipe or "fast"
+
+
+def _translate_own_data(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Translate settings of older versions, whose recipe fast had values of its own for users' data: all are written."""
+    train, name = settings.get("train"), str(settings.get("benchmark", ""))
+    if settings.get("recipe", "fast") != "fast" or choose_recipe(name, "fast") == "fast" or not isinstance(train, Mapping):
+        return dict(settings)
+    return {**settings, "recipe": "auto", "train": {**asdict(Recipe()), **train} if train else {}}
 
 
 def build_model(name: str) -> nn.Module:

@@ -16,6 +16,7 @@ from ..learning.recipe import Recipe
 from ..options import describe_options, suggest
 from .config import (
     Config,
+    choose_recipe,
     find_benchmark,
     find_setting_problems,
     get_methods,
@@ -92,6 +93,8 @@ def resolve(settings: Settings, data: str | None = None) -> Config:
     settings = rename_deprecated({name: value for name, value in settings.items() if value is not None}, warn=True)
     names = {name: str(settings.get(name, default)) for name, default in _NAMES.items()}
     benchmark = find_benchmark(names["benchmark"])
+    if isinstance(settings.get("recipe", ""), str):
+        settings["recipe"] = names["recipe"] = choose_recipe(names["benchmark"], settings.get("recipe"))
     values = _complete(settings, benchmark, names["method"], names["recipe"])
     problems = [*_find_benchmark_problems(names["benchmark"]), *find_setting_problems(values)]
     invalid = {re.split(r"[^\w.]", line)[0] for line in problems}  # each begins with the name of its setting
@@ -119,7 +122,7 @@ _NAMES = {"benchmark": "", "method": "space", "recipe": "fast"}
 
 def _complete(settings: Settings, benchmark: Benchmark, method: str, recipe: str) -> dict[str, Any]:
     """Add what a preset sets. What a user sets for all tasks replaces the preset's later values, too."""
-    preset = benchmark.recipes.get(recipe, benchmark.recipes["fast"])
+    preset = benchmark.find_preset(recipe)
     values: dict[str, Any] = {"model": benchmark.model, **settings}
     train, own_options, later = settings.get("train", {}), settings.get("options", {}), settings.get("later")
     if isinstance(train, Mapping):
@@ -148,7 +151,8 @@ def _build(values: Settings, benchmark: Benchmark) -> Config:
         values["benchmark"] = str(Path(values["benchmark"]).absolute())
     if values["model"].partition(":")[0].endswith(".py"):
         values["model"] = str(Path(values["model"]).absolute())
-    values["train"] = asdict(Recipe(**values["train"]))
+    train = asdict(Recipe(**values["train"]))  # type: ignore[call-overload]
+    values["train"] = {name: train[name] for name in values["train"]} if values["recipe"] == "auto" else train
     values["later"] = [change for change in values["later"] if len(change) > 1]
     values["options"] = asdict(get_methods()[values.get("method", "space")](**values["options"]))
     return Config(**values)
@@ -203,7 +207,7 @@ def _datasets_for(benchmark: Benchmark, values: Settings) -> Sequence[str]:
 def get_preset_variance(benchmark: str, recipe: str, model: str) -> Any:
     """The thresholds that a recipe has for a benchmark; those for single layers only where the network has these layers."""
     kind = find_benchmark(benchmark)
-    return _preset_options(kind.recipes[recipe], "space", model, kind)["variance"]
+    return _preset_options(kind.find_preset(recipe), "space", model, kind)["variance"]
 
 
 def _preset_options(preset: Preset, method: str, model: str, benchmark: Benchmark) -> dict[str, Any]:
@@ -218,7 +222,7 @@ def _preset_options(preset: Preset, method: str, model: str, benchmark: Benchmar
 def to_command(config: Config) -> list[str]:
     """The shortest command line that gives these settings: what differs from the recipe, and the recipe itself."""
     benchmark = find_benchmark(config.benchmark)
-    preset = benchmark.recipes[config.recipe]
+    preset = benchmark.find_preset(config.recipe)
     defaults = {entry.name: entry.default for entry in describe_options(Config)}
     defaults |= {"tasks": benchmark.tasks, "model": benchmark.model}
     defaults |= {"recipe": None, "seed": None}  # always shown
@@ -230,7 +234,7 @@ def to_command(config: Config) -> list[str]:
             command += [f"--{name}", str(settings[name])]
     changed = {name: settings[name] for name in ("order", "image_size", "head", "shared", "eval_split")}
     changed = {name: value for name, value in changed.items() if value != _to_json(defaults[name])}
-    train = _to_json(asdict(Recipe(**preset.train)))
+    train = {} if config.recipe == "auto" else _to_json(asdict(Recipe(**preset.train)))  # type: ignore[call-overload]
     own_train = {name: value for name, value in settings["train"].items() if name not in train or value != train[name]}
     method = get_methods()[config.method](**_preset_options(preset, config.method, config.model, benchmark))
     usual = _to_json(asdict(method))

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from .. import disk, store
 from ..data.task import Task
-from ..data.task_data import Data, check_all_data
+from ..data.task_data import Data, DataCounts, check_all_data
 from ..errors import ConfigError, StoreError
 from ..learner import Learner
+from ..learning.recipe import Recipe
 from ..progress import Overview, is_shown
 from ..seeds import use_seed
 from .build_result import build_result
@@ -80,7 +81,7 @@ def run(
         if learner.tasks:
             print_line(f"Resuming after {len(learner.tasks)} of {len(tasks)} tasks.")
         if is_shown(progress):
-            learner.progress = Overview(*_plan_phases(config, learner, tasks, journal))
+            learner.progress = Overview(*_plan_phases(config, learner, tasks, counts, journal))
         for task in tasks[: len(learner.tasks)] if learner.method.needs_data else ():
             learner.remember(task)
         _complete_journal(learner, tasks, journal)
@@ -88,7 +89,7 @@ def run(
             on_task(len(learner.tasks), len(tasks))
         for number, task in enumerate(tasks, 1):
             if task.name not in learner.tasks:
-                _learn(learner, task, number, config, folder, journal)
+                _learn(learner, task, number, _make_recipe(config, number, task, counts[number - 1]), folder, journal)
                 _test_if_new(learner, tasks, journal)
                 if on_task is not None:
                     on_task(number, len(tasks))
@@ -136,13 +137,17 @@ def _check_task_names(config: Config, tasks: Sequence[Task]) -> None:
         raise ConfigError(f"options.task_variance names {', '.join(unknown)}, but the tasks are {', '.join(names)}.")
 
 
-def _learn(learner: Learner, task: Task, number: int, config: Config, folder: Path, journal: Journal) -> None:
+def _make_recipe(config: Config, number: int, task: Task, count: DataCounts) -> Recipe:
+    return config.make_recipe(number, count["train"], count["valid"], Data(task.train, task.name).batch_size)
+
+
+def _learn(learner: Learner, task: Task, number: int, recipe: Recipe, folder: Path, journal: Journal) -> None:
     checkpoint = folder / "checkpoints" / str(number)
     others = (folder / "checkpoints").glob("*")  # of tasks that were saved just before a crash
     disk.remove(*(other for other in others if other != checkpoint))
     learner.learn(
         task,
-        config.make_recipe(number),
+        recipe,
         checkpoint=checkpoint,
         on_epoch=lambda epoch: journal.add_epoch(task.name, epoch),
     )
@@ -192,16 +197,15 @@ def _test(learner: Learner, tasks: Sequence[Task], size: float, journal: Journal
 
 
 def _plan_phases(
-    config: Config, learner: Learner, tasks: Sequence[Task], journal: Journal
+    config: Config, learner: Learner, tasks: Sequence[Task], counts: Sequence[DataCounts], journal: Journal
 ) -> tuple[dict[str, int], dict[str, float]]:
     """The steps of every phase to come, by title, and the latest seconds per step of every kind of phase."""
     plan: dict[str, int] = {}
     pace: dict[str, float] = {}
     before = 0
-    for number, task in enumerate(tasks, 1):
-        recipe, data = config.make_recipe(number), Data(task.train, task.name)
-        share = 0.9 if task.valid is None else 1.0  # a tenth is set aside for validation
-        steps = data.steps(recipe.batch_size) if data.loader is not None else math.ceil(share * len(data) / recipe.batch_size)
+    for number, (task, count) in enumerate(zip(tasks, counts), 1):
+        recipe, data = _make_recipe(config, number, task, count), Data(task.train, task.name)
+        steps = len(data.loader) if data.loader is not None else math.ceil(count["train"] / recipe.batch_size)
         if learner.method.needs_data:
             before = steps = before + steps
         for row in journal.get_epochs(task.name):

@@ -13,7 +13,7 @@ from typing import Any
 from .. import disk
 from ..data.benchmarks.presets import ABLATIONS, PUBLISHED
 from ..errors import ConfigError
-from .config import METHOD_ORDER, Config, build_model, find_benchmark, find_differences, get_methods
+from .config import METHOD_ORDER, Config, build_model, choose_recipe, find_benchmark, find_differences, get_methods
 from .resolve import get_preset_variance, merge_settings, resolve
 from .result import read_result
 from .run_folder import is_run, lock_run, shorten_name
@@ -162,4 +162,5 @@ def _read_config(folder: Path) -> dict[str, Any] | None:
 
 def choose_sweep_folder(settings: Mapping[str, Any], kind: str) -> str:
     """The folder of a comparison for which the user names none; `kind` is a preset, or "compare"."""
-    return f"runs/{kind}-{shorten_name(str(settings['benchmark']))}-{settings.get('recipe', 'fast')}"
+    benchmark = str(settings["benchmark"])
+    return f"runs/{kind}-{shorten_name(benchmark)}-{choose_recipe(benchmark, settings.get('recipe'))}"
