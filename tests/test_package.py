@@ -69,9 +69,9 @@ def test_the_demo_shows_that_space_forgets_nothing_and_saves_its_model(tmp_path,
 
 def test_wrong_usage_has_exit_code_2_and_failure_1(tmp_path, capsys):
     assert run_spacecl("demo", "--tasks", "0").returncode == 2
-    assert main(["demo", "--variance", "2", "--out", str(tmp_path)]) == 1
+    assert main(["demo", "--seed", "-1", "--out", str(tmp_path)]) == 1
     message = capsys.readouterr().err
-    assert "must be a number above 0 and at most 1" in message
+    assert "seed=-1 must be a whole number, at least 0" in message
     assert "Traceback" not in message
 
 

@@ -96,8 +96,8 @@ def test_a_preset_changes_the_options_that_it_names_and_nothing_else(tmp_path):
     assert runs["space-first-higher"] == runs["space-uniform"] | {"variance": {"hidden1": 0.999, "*": 0.99}}
     assert runs["space-uniform"]["activations"] == "pre"
     runs = get_options(plan(tmp_path / "c", "--preset", "choices"))
-    paper, switches = runs.pop("paper"), ("activations", "selection", "freeze", "compensate")
-    assert len(runs) == 5
+    paper, switches = runs.pop("paper"), ("activations", "selection", "freeze", "compensate", "shrinkage")
+    assert len(runs) == 6
     for name in switches:
         changed = {key for key in paper if runs[f"paper-{name}"][key] != paper[key]}
         assert changed == ({"activations", "variance"} if name == "activations" else {name})
@@ -122,8 +122,8 @@ def test_presets_name_layers_of_the_network_that_is_used(tmp_path):
 
 def test_the_frontier_compares_both_kinds_of_space_whatever_the_recipe(tmp_path):
     runs = get_options(plan(tmp_path, "--preset", "frontier", "--recipe", "paper"))
-    assert runs["space-0.9"] != runs["paper-0.9"]
-    assert {name for name, value in runs["space-0.9"].items() if runs["paper-0.9"][name] != value} == set(sweep_plan.OURS)
+    different = {name for name, value in runs["space-0.2"].items() if runs["paper-0.9"][name] != value}
+    assert different == {*sweep_plan.OURS, "size", "variance"}
 
 
 def test_a_finished_run_with_other_settings_is_not_mistaken_for_this_one(tmp_path):

@@ -18,9 +18,6 @@ def add_command(commands: Any) -> None:
     )
     demo.add_argument("--out", default="spacecl-demo", metavar="DIR", help="folder to save the learner in")
     demo.add_argument("--tasks", type=positive, default=5, metavar="N", help="number of tasks")
-    demo.add_argument(
-        "--variance", type=float, default=0.97, metavar="X", help="share of the variance that new filters must explain"
-    )
     demo.add_argument("--epochs", type=positive, default=30, metavar="N", help="epochs of training per task")
     demo.add_argument("--seed", type=int, default=0, metavar="N", help="the same seed gives the same bits")
     demo.add_argument("--quiet", action="store_true", help="no progress bars")
@@ -29,5 +26,5 @@ def add_command(commands: Any) -> None:
 def run_command(options: argparse.Namespace) -> int:
     from ..runs import demo
 
-    demo.run(options.out, options.tasks, options.variance, options.epochs, options.seed, False if options.quiet else None)
+    demo.run(options.out, options.tasks, options.epochs, options.seed, False if options.quiet else None)
     return 0

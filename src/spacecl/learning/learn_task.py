@@ -48,7 +48,9 @@ def learn_task(
     with use_seed(own_seed):
         train, valid, classes = prepare_data(task, state.core.blueprint.example, torch.Generator().manual_seed(own_seed))
         torch.manual_seed(own_seed)  # however many numbers were drawn while the data were read
-        trainer = replace(trainer, recipe=_choose_recipe(train, valid) if recipe is None else recipe)
+        if recipe is None:
+            recipe = state.method.spend_all_epochs(_choose_recipe(train, valid), number)
+        trainer = replace(trainer, recipe=recipe)
         if checkpoint is not None:
             facts = {"examples": [len(train), len(valid)], "classes": classes}
             trainer = replace(trainer, checkpointer=_make_checkpointer(state, checkpoint, task.name, trainer, seed, facts))

@@ -42,6 +42,12 @@ class Method(ABC):
         """The epochs of every phase of learning a task after `tasks_before` others."""
         return {"train": recipe.epochs}
 
+    def spend_all_epochs(self, recipe: Recipe, tasks_before: int) -> Recipe:
+        """The recipe, with the epochs of both phases in one if this method has no second: all methods train for as long."""
+        if "retrain" in self.plan(recipe, tasks_before):
+            return recipe
+        return recipe.over(recipe.epochs + recipe.for_retraining().epochs)
+
     @abstractmethod
     def learn(self, core: Core, task: TaskContext) -> Learned:
         """Learn a task and return a core that has it committed. `core` itself is never changed."""

@@ -138,12 +138,14 @@ class Config:
             recipe = Recipe.auto(examples, valid, **({} if batch_size is None else {"batch_size": batch_size}) | values)
         else:
             recipe = Recipe(**values)
-        if "retrain" in self.make_method().plan(recipe, number - 1):
-            return recipe
-        return recipe.over(recipe.epochs + recipe.for_retraining().epochs)
+        return self.make_method().spend_all_epochs(recipe, number - 1)
 
-    def make_method(self) -> Method:
-        return get_methods()[self.method](**self.options)
+    def make_method(self, tasks: int | None = None) -> Method:
+        """The method, for a run of so many tasks: they are the budget of a size that has none."""
+        options = dict(self.options)
+        if options.get("size") is not None and options.get("budget") is None:
+            options["budget"] = tasks
+        return get_methods()[self.method](**options)
 
     def make_model(self, shape: Sequence[int], classes: int) -> nn.Module:
         """The network: one of spacecl's for inputs of this shape, or the user's own."""

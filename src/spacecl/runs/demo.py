@@ -35,9 +35,7 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(64, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 10))
 
 
-def run(
-    out: str, tasks: int = 5, variance: float = 0.97, epochs: int = 30, seed: int = 0, progress: bool | None = None
-) -> None:
+def run(out: str, tasks: int = 5, epochs: int = 30, seed: int = 0, progress: bool | None = None) -> None:
     """Learn the tasks with both methods, print the accuracies, and save SPACE's learner in the folder `out`."""
     console = Console(soft_wrap=True)
     started = time.perf_counter()
@@ -46,7 +44,7 @@ def run(
         f"{tasks} tasks: handwritten digits, with another permutation of the pixels in each task. "
         "One network with 200 + 200 neurons."
     )
-    space = _train(SPACE(variance=variance), stream, recipe, seed, progress)
+    space = _train(SPACE(), stream, recipe, seed, progress)
     plain = _train(FineTune(), stream, recipe, seed, progress)
     console.print(_make_table(space, plain))
     space.learner.verify()

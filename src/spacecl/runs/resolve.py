@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data.benchmarks.presets import BENCHMARKS, PICTURES, Benchmark, Preset
+from ..data.benchmarks.published import TARGETS
 from ..errors import ConfigError
 from ..learning.recipe import Recipe
 from ..options import describe_options, suggest
@@ -131,7 +132,10 @@ def _complete(settings: Settings, benchmark: Benchmark, method: str, recipe: str
     if later is not None:
         values["later"] = [later] if isinstance(later, Mapping) else later
     if isinstance(own_options, Mapping):
-        values["options"] = {**_preset_options(preset, method, str(values["model"]), benchmark), **own_options}
+        preset_options = _preset_options(preset, method, str(values["model"]), benchmark)
+        if any(own_options.get(name) is not None for name in TARGETS):  # which exclude each other
+            preset_options = {name: value for name, value in preset_options.items() if name not in TARGETS}
+        values["options"] = {**preset_options, **own_options}
     return values
 
 
@@ -204,19 +208,19 @@ def _datasets_for(benchmark: Benchmark, values: Settings) -> Sequence[str]:
 # -- presets ------------------------------------------------------------------------------------------------------------
 
 
-def get_preset_variance(benchmark: str, recipe: str, model: str) -> Any:
-    """The thresholds that a recipe has for a benchmark; those for single layers only where the network has these layers."""
-    kind = find_benchmark(benchmark)
-    return _preset_options(kind.find_preset(recipe), "space", model, kind)["variance"]
-
-
 def _preset_options(preset: Preset, method: str, model: str, benchmark: Benchmark) -> dict[str, Any]:
-    """A preset's options for a method. It names layers of its own network; those of another all get its value for the rest."""
+    """A preset's options for a method."""
     values = dict(preset.options.get(method, {}))
-    variance = values.get("variance")
-    if isinstance(variance, Mapping) and model.split("-")[0] != benchmark.model.split("-")[0]:
-        values["variance"] = variance.get("*", min(variance.values()))
+    if "variance" in values:
+        values["variance"] = fit_variance(values["variance"], model, benchmark)
     return values
+
+
+def fit_variance(variance: Any, model: str, benchmark: Benchmark) -> Any:
+    """Thresholds of a benchmark name layers of its own network; those of another network all get the value for the rest."""
+    if isinstance(variance, Mapping) and model.split("-")[0] != benchmark.model.split("-")[0]:
+        return variance.get("*", min(variance.values()))
+    return variance
 
 
 def to_command(config: Config) -> list[str]:

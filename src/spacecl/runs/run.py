@@ -75,7 +75,7 @@ def run(
         _check_task_names(config, tasks)
         facts = describe_tasks(tasks, counts)
         check_same_data(folder, facts)
-        learner = make_learner(config, folder, example, counts[0]["classes"])
+        learner = make_learner(config, folder, example, counts[0]["classes"], len(tasks))
         record_start(folder, config, facts, learner)
         journal = Journal(folder / "metrics.jsonl", board)
         if learner.tasks:
@@ -104,8 +104,8 @@ def run(
         return result
 
 
-def make_learner(config: Config, folder: Path, example: Tensor, classes: int) -> Learner:
-    """The learner of a run: the one in its folder, or a new one if it has not learned a task yet.
+def make_learner(config: Config, folder: Path, example: Tensor, classes: int, tasks: int) -> Learner:
+    """The learner of a run of so many tasks: the one in its folder, or a new one if it has not learned a task yet.
 
     `example` and `classes` are those of the first task; the network is made for them.
     """
@@ -119,7 +119,7 @@ def make_learner(config: Config, folder: Path, example: Tensor, classes: int) ->
         return Learner.load(folder / "model", model, fabric=fabric, progress=False)
     return Learner(
         model,
-        config.make_method(),
+        config.make_method(tasks),
         example_input=example,
         head=config.head,
         shared=config.shared,

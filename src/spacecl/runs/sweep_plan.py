@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from .. import disk
-from ..data.benchmarks.presets import ABLATIONS, PUBLISHED
+from ..data.benchmarks.presets import ABLATIONS, POST_VARIANCE, PUBLISHED
 from ..errors import ConfigError
 from .config import METHOD_ORDER, Config, build_model, choose_recipe, find_benchmark, find_differences, get_methods
-from .resolve import get_preset_variance, merge_settings, resolve
+from .resolve import fit_variance, merge_settings, resolve
 from .result import read_result
 from .run_folder import is_run, lock_run, shorten_name
 
 Arms = dict[str, dict[str, Any]]  # by the name of its folder, the settings of each arm on top of those that all have
 # SPACE's options in place of the paper's choices.
-OURS = {"activations": "post", "selection": "pivoted", "freeze": "subnet", "compensate": True}
+OURS = {"activations": "post", "selection": "effect", "freeze": "subnet", "compensate": True, "shrinkage": True}
 
 
 def make_method_arms(names: str) -> Arms:
@@ -52,13 +52,15 @@ def make_preset_arms(preset: str, settings: Mapping[str, Any]) -> Arms:
         }
     if preset == "choices":
         # Activations after the nonlinearity have fewer dimensions to explain, and thresholds of their own.
-        pre, post = (get_preset_variance(benchmark, recipe, model) for recipe in ("paper", "fast"))
+        kind = find_benchmark(benchmark)
+        thresholds = (kind.find_preset("paper").options["space"]["variance"], POST_VARIANCE[kind.model])
+        pre, post = (fit_variance(variance, model, kind) for variance in thresholds)
         arms = {"paper": space(**PUBLISHED, variance=pre)}
         for name, value in OURS.items():
             arms[f"paper-{name}"] = space(**{**PUBLISHED, name: value}, variance=post if name == "activations" else pre)
         return {**arms, "all": space(**PUBLISHED | OURS, variance=post)}
     if preset == "frontier":
-        arms = {f"space-{v}": space(**OURS, variance=v) for v in (0.7, 0.8, 0.9, 0.95, 0.98)}
+        arms = {f"space-{v}": space(**OURS, size=v) for v in (0.1, 0.2, 0.35, 0.5, 0.8)}
         arms |= {f"paper-{v}": space(**PUBLISHED, variance=v) for v in (0.9, 0.95, 0.98, 0.99, 0.995)}
         arms |= {f"packnet-{v}": {"method": "packnet", "options": {"prune": v}} for v in (0.98, 0.95, 0.9, 0.8, 0.6)}
         arms |= {f"hat-{v}": {"method": "hat", "options": {"compressibility": v}} for v in (4.0, 2.0, 1.0, 0.5, 0.1)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+TARGETS = ("tolerance", "size", "variance")  # SPACE's options of which one decides how many filters a task gets
 # SPACE's options as published, without the variance.
 PUBLISHED = {
     "activations": "pre",

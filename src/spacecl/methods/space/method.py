@@ -12,7 +12,7 @@ import torch
 from pydantic import Field, PlainValidator, TypeAdapter, ValidationError
 from torch import Tensor, nn
 
-from ...data.benchmarks.published import PUBLISHED
+from ...data.benchmarks.published import PUBLISHED, TARGETS
 from ...errors import ConfigError, FullError, renamed, warn_user
 from ...learning.analysis import Target
 from ...learning.checkpoints import Epoch
@@ -68,7 +68,6 @@ def _check_task_variance(value: Any) -> dict[str, float | dict[str, float]]:
 
 _FRACTION: TypeAdapter[float] = TypeAdapter(PositiveFraction)
 _VALUES = "a number above 0 and at most 1, or one for every layer, by name or pattern"
-TARGETS = ("tolerance", "size", "variance")  # what decides how many filters a task gets
 Variance = float | Mapping[str, float]
 CheckedVariance = Annotated[Variance, PlainValidator(_check_variance), Description(_VALUES)]
 TaskVariance = Annotated[

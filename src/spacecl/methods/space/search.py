@@ -74,9 +74,12 @@ class Search:
         if method.size is not None:
             return self._choose_by_size(method.size)
         tolerance = TOLERANCE if method.tolerance is None else method.tolerance
-        level, _ = find_level(self.rankings, lambda level: self._lost(level) <= tolerance)
-        if self.examples is not task.train:  # the level is found: now by all examples
+        accept = lambda level: self._lost(level) <= tolerance  # noqa: E731
+        level, _ = find_level(self.rankings, accept)
+        if self.examples is not task.train:  # found on examples that were held out; the units are chosen by all of them
             self.analyze(task.train)
+            if not accept(level):
+                level = min(level, find_level(self.rankings, accept)[0])
         return self._choose_by_level(level, {"tolerance": tolerance})
 
     def narrow(self, units: Tensor) -> nn.Module:

@@ -103,11 +103,11 @@ def size_so_far(core: Core, size: float, number: int, budget: int) -> float:
     """How much of the network the first `number` of `budget` tasks may use, so that all of them use `size`.
 
     Later tasks find more in the core, and need fewer new channels: the width of every layer grows by shares that fall
-    evenly to the last task's, as n, n - 1, ..., 1. The size of the network follows from its widths.
+    evenly, from three parts for the first task to one for the last. The size of the network follows from its widths.
     """
     if number >= budget:
         return size
-    done = 1 - (1 - number / budget) * (1 - number / (budget + 1))  # of all shares
+    done = number * (3 - (number - 1) / (budget - 1)) / (2 * budget)  # of all shares
     full = core.channels.all_units()
 
     def used(width: float) -> float:
