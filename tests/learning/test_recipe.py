@@ -27,8 +27,8 @@ def fit(module, recipe, **options):
 
 
 def test_few_examples_get_as_many_steps_as_many_do_and_many_do_not_take_forever():
-    for examples in (2, 20, 65, 300, 1000, 3000, 10_000):
-        assert 300 <= count_steps(Recipe.auto(examples), examples) <= 3000, examples
+    for examples in (2, 20, 65, 300, 1000, 3000, 10_000, 60_000):
+        assert 300 <= count_steps(Recipe.auto(examples), examples) <= 2000, examples
     assert Recipe.auto(10_000_000).epochs == 1
     sizes = [Recipe.auto(examples).batch_size for examples in (10, 100, 1000, 10_000, 100_000)]
     assert sizes == sorted(sizes)
@@ -154,12 +154,15 @@ def test_the_average_is_the_mean_of_the_weights_after_each_epoch_of_the_last_qua
 def test_frozen_positions_have_the_same_bits_after_averaging():
     torch.manual_seed(0)
     module = chain()
+    with torch.no_grad():
+        module[0].weight[:, 0] = -0.0  # which becomes 0.0 when a mean is computed
     before = {name: tensor.clone() for name, tensor in named_tensors(module).items()}
     generator = torch.Generator().manual_seed(0)
     frozen = {name: torch.rand(tensor.shape, generator=generator) < 0.5 for name, tensor in before.items()}
     fit(module, Recipe(epochs=40, lr=0.05, keep="average"), freeze=frozen)
     for name, tensor in named_tensors(module).items():
-        assert torch.equal(tensor[frozen[name]], before[name][frozen[name]]), name
+        bits, bits_before = (values[frozen[name]].view(torch.int32) for values in (tensor, before[name]))
+        assert torch.equal(bits, bits_before), name
         assert not torch.equal(tensor, before[name])
 
 
