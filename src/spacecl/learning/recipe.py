@@ -16,7 +16,7 @@ Milestones = Annotated[
     tuple[Annotated[int, Field(strict=True, ge=1)], ...], Field(strict=False), Description("a list of epochs, from 1")
 ]
 
-# What Recipe.auto decides by; docs/performance.md has the measurements.
+# What Recipe.auto decides by, chosen on the folders of pictures that experiments/few_pictures.py makes.
 _BATCH_SIZES = {128: 20_000, 64: 2000, 32: 500}  # each from a number of examples on; 16 with fewer
 _LEAST_STEPS, _MOST_STEPS = 300, 2000  # of training
 _LEAST_EPOCHS = 30
