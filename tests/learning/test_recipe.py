@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from spacecl import SPACE, STL, ConfigError, Learner, Recipe, Task
 from spacecl.data.task_data import Data
+from spacecl.learning.optimizers import clip_gradients
 from spacecl.learning.trainer import Trainer
 from spacecl.structure.blueprint import named_tensors
 
@@ -106,6 +107,20 @@ def test_longer_gradients_are_shortened_and_others_are_as_they_were():
     assert norms[1e-3] == pytest.approx(1e-3, rel=1e-3)
     assert norms[None] > 1e-2
     assert norms[1e6] == pytest.approx(norms[None], rel=1e-6)
+
+
+def test_sparse_gradients_are_shortened_with_the_others():
+    torch.manual_seed(0)
+    words, labels = torch.randint(0, 20, (4, 5)), torch.tensor([0, 1, 2, 0])
+    gradients = []
+    for sparse in (True, False):
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Embedding(20, 8, sparse=sparse), nn.Flatten(), nn.Linear(8 * 5, 3))
+        nn.functional.cross_entropy(model(words), labels).backward()
+        clip_gradients(model, 1e-2)
+        gradients.append(torch.cat([parameter.grad.to_dense().flatten() for parameter in model.parameters()]))
+    assert float(gradients[0].norm()) == pytest.approx(1e-2, rel=1e-3)
+    assert torch.allclose(*gradients)
 
 
 def test_gradients_are_clipped_after_a_methods_own_changes_of_them():
