@@ -7,8 +7,9 @@ from models import VECTOR, chain, tasks
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from spacecl import SPACE, STL, ConfigError, Learner, Recipe, Task
+from spacecl import SPACE, STL, ConfigError, Learner, Recipe, StoreError, Task
 from spacecl.data.task_data import Data
+from spacecl.learning.checkpoints import Checkpointer, PhaseState, random_state
 from spacecl.learning.optimizers import clip_gradients
 from spacecl.learning.trainer import Trainer
 from spacecl.structure.blueprint import named_tensors
@@ -89,6 +90,14 @@ def test_a_checkpoint_knows_the_recipe_that_was_chosen(tmp_path):
     first = learn()
     assert learn(Recipe.auto(81, 9)).digest == first.digest
     assert [row["seconds"] for row in learn().history] == [row["seconds"] for row in first.history], "nothing is trained again"
+
+
+def test_a_checkpoint_from_before_gradients_could_be_clipped_is_one_without_clipping(tmp_path):
+    state = PhaseState((), 0.0, False, (0.1,), {}, random_state(torch.device("cpu"))[0])
+    Checkpointer(tmp_path, {"recipe": {"epochs": 3}}).save("train", state, {"module": {"weight": torch.zeros(2)}})
+    assert Checkpointer(tmp_path, {"recipe": {"epochs": 3, "clip": None}}).load("train") is not None
+    with pytest.raises(StoreError, match="checkpoint of other work: recipe was"):
+        Checkpointer(tmp_path, {"recipe": {"epochs": 3, "clip": 1.0}}).load("train")
 
 
 # -- clip --------------------------------------------------------------------------------------------------------------
