@@ -26,6 +26,20 @@ def make_optimizer(recipe: Recipe, module: nn.Module, no_decay: Collection[str] 
     return kind(parameters, recipe.lr, weight_decay=recipe.weight_decay, fused=fused)
 
 
+def clip_gradients(module: nn.Module, limit: float) -> None:
+    """Shorten the gradient of all parameters together to a norm of at most `limit`. Unlike torch's, it takes sparse ones."""
+    values = []
+    for parameter in module.parameters():
+        if parameter.grad is not None and parameter.grad.is_sparse:
+            parameter.grad = parameter.grad.coalesce()
+            values.append(parameter.grad.values())
+        elif parameter.grad is not None:
+            values.append(parameter.grad)
+    factor = (limit / (torch.nn.utils.get_total_norm(values) + 1e-6)).clamp(max=1.0)
+    for value in values:
+        value.mul_(factor.to(value.device))
+
+
 def make_schedule(recipe: Recipe, optimizer: torch.optim.Optimizer, steps: int) -> torch.optim.lr_scheduler.LRScheduler:
     """The learning rate over a phase of `steps` steps per epoch; it advances every step, with "plateau" every epoch."""
     schedules = torch.optim.lr_scheduler

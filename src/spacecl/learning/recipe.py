@@ -16,10 +16,10 @@ Milestones = Annotated[
     tuple[Annotated[int, Field(strict=True, ge=1)], ...], Field(strict=False), Description("a list of epochs, from 1")
 ]
 
-# What Recipe.auto decides by; docs/performance.md has the measurements.
-_BATCH_SIZES = {64: 2000, 32: 500}  # each from a number of examples on; 16 with fewer
-_LEAST_STEPS, _MOST_STEPS = 300, 3000  # of training
-_LEAST_EPOCHS = 15
+# What Recipe.auto decides by, chosen on the folders of pictures that experiments/few_pictures.py makes.
+_BATCH_SIZES = {128: 20_000, 64: 2000, 32: 500}  # each from a number of examples on; 16 with fewer
+_LEAST_STEPS, _MOST_STEPS = 300, 2000  # of training
+_LEAST_EPOCHS = 30
 _TRUSTED = 200  # validation examples by which one epoch can be preferred to another
 
 

@@ -21,7 +21,7 @@ from ..structure.memory_format import protect_gradients, run_model, set_memory_f
 from .checkpoints import Checkpointer, Epoch
 from .distributed import all_sum, shards
 from .freezing import make_freeze_hook
-from .optimizers import make_optimizer, make_schedule
+from .optimizers import clip_gradients, make_optimizer, make_schedule
 from .phase import Phase
 from .recipe import Recipe
 
@@ -108,7 +108,7 @@ class Trainer:
                     if before_step is not None:
                         before_step()
                     if recipe.clip is not None:  # what before_step leaves to the optimizer
-                        torch.nn.utils.clip_grad_norm_(module.parameters(), recipe.clip)
+                        clip_gradients(module, recipe.clip)
                     stepper.step()
                     stepper.zero_grad()
                     if after_step is not None:
