@@ -49,7 +49,7 @@ def learn_task(
         train, valid, classes = prepare_data(task, state.core.blueprint.example, torch.Generator().manual_seed(own_seed))
         torch.manual_seed(own_seed)  # however many numbers were drawn while the data were read
         if recipe is None:
-            recipe = state.method.spend_all_epochs(_choose_recipe(train, valid), number)
+            recipe = state.method.spend_all_epochs(_choose_recipe(train, valid, state.core.blueprint.pretrained), number)
         trainer = replace(trainer, recipe=recipe)
         if checkpoint is not None:
             facts = {"examples": [len(train), len(valid)], "classes": classes}
@@ -93,9 +93,9 @@ def learn_task(
     return new
 
 
-def _choose_recipe(train: Data, valid: Data) -> Recipe:
+def _choose_recipe(train: Data, valid: Data, pretrained: bool) -> Recipe:
     size = train.batch_size
-    return Recipe.auto(len(train), len(valid), **({} if size is None else {"batch_size": size}))
+    return Recipe.auto(len(train), len(valid), pretrained, **({} if size is None else {"batch_size": size}))
 
 
 def _check_earlier_data(state: State) -> None:

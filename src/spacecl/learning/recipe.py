@@ -72,7 +72,7 @@ class Recipe:
     retrain_milestones: Milestones | None = option(default=None, help="milestones of retraining; None: those of training")
 
     @staticmethod
-    def auto(examples: int, valid: int | None = None, **options: Any) -> Recipe:
+    def auto(examples: int, valid: int | None = None, pretrained: bool = False, **options: Any) -> Recipe:
         """A recipe that fits the amount of data: training is long enough for few examples, and not too long for many.
 
         The number of steps decides, not that of epochs, and the learning rate suits networks without norms too. Weights are
@@ -82,6 +82,7 @@ class Recipe:
         ----------
         examples : the number of training examples.
         valid : the number of validation examples. Default: unknown, and not enough.
+        pretrained : whether the network was trained before: its weights then change more slowly.
         options : values of the recipe that are not to be chosen; the others follow from them.
 
         >>> few, many = Recipe.auto(65, 8), Recipe.auto(10_000, 1_000)
@@ -94,7 +95,8 @@ class Recipe:
             if not is_integer(value) or value < 0:
                 raise ConfigError(f"{name}={show(value)} must be a number of examples, 0 or more.")
         size = options.get("batch_size", next((size for size, least in _BATCH_SIZES.items() if examples >= least), 16))
-        values: dict[str, Any] = {"batch_size": size, "optimizer": "adamw", "lr": 2e-3, "schedule": "one-cycle", "clip": 1.0}
+        rate = 5e-4 if pretrained else 2e-3
+        values: dict[str, Any] = {"batch_size": size, "optimizer": "adamw", "lr": rate, "schedule": "one-cycle", "clip": 1.0}
         values["keep"] = "best" if valid is not None and valid >= _TRUSTED else "average"
         checked = Recipe(**values | options)  # before anything is computed from what a user gave
         if "epochs" not in options:

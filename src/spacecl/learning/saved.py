@@ -46,6 +46,7 @@ class SavedLearner:
     operations: tuple[str, ...]
     tensors: dict[str, str]  # of the model: type and shape in words
     tasks: tuple[TaskRecord, ...]
+    pretrained: bool = False  # whether the model was trained before it was given
     given: bool = False  # whether free positions of weights have the values that the model was given with
 
     def __post_init__(self) -> None:
@@ -66,6 +67,7 @@ def to_files(core: Core, records: Iterable[TaskRecord]) -> tuple[dict[str, Any],
         "operations": list(core.channels.operations),
         "tensors": _describe_tensors(blueprint.module),
         "tasks": [record.to_json() for record in records],
+        "pretrained": blueprint.pretrained,
         "given": blueprint.given_units is None or bool(blueprint.given_units.any()),
     }
     initial = blueprint.tensors()
@@ -151,6 +153,7 @@ def from_files(
         memory=select_prefix(tensors, "memory"),
     )
     _refuse(_find_problems(core, body.tasks), folder)
+    core = replace(core, blueprint=replace(core.blueprint, pretrained=body.pretrained))
     if body.given:
         core = _restore_given_values(core)
     elif core.tasks:  # version 0.1 did not save these values: free channels are newly drawn

@@ -121,13 +121,16 @@ class Config:
         is_file = self.benchmark not in BENCHMARKS and not Path(self.benchmark).is_dir()  # as in load_stream
         return names + ([self.benchmark] if is_file and ".py" in self.benchmark else [])
 
-    def make_recipe(self, number: int, examples: int, valid: int, batch_size: int | None = None) -> Recipe:
+    def make_recipe(
+        self, number: int, examples: int, valid: int, pretrained: bool = False, batch_size: int | None = None
+    ) -> Recipe:
         """The recipe for a task. A method that does not retrain trains for the epochs of both phases.
 
         Parameters
         ----------
         number : the number of the task, from 1.
         examples, valid : the numbers of its training and validation examples, by which the recipe auto is chosen.
+        pretrained : whether the network was trained before, by which the recipe auto is chosen, too.
         batch_size : that of the task's DataLoader, if its data have one.
         """
         values = dict(self.train)
@@ -135,7 +138,9 @@ class Config:
             if number >= change["from"]:
                 values |= {name: value for name, value in change.items() if name != "from"}
         if self.recipe == "auto":
-            recipe = Recipe.auto(examples, valid, **({} if batch_size is None else {"batch_size": batch_size}) | values)
+            recipe = Recipe.auto(
+                examples, valid, pretrained, **({} if batch_size is None else {"batch_size": batch_size}) | values
+            )
         else:
             recipe = Recipe(**values)
         return self.make_method().spend_all_epochs(recipe, number - 1)

@@ -89,7 +89,7 @@ def run(
             on_task(len(learner.tasks), len(tasks))
         for number, task in enumerate(tasks, 1):
             if task.name not in learner.tasks:
-                _learn(learner, task, number, _make_recipe(config, number, task, counts[number - 1]), folder, journal)
+                _learn(learner, task, number, _make_recipe(config, learner, number, task, counts[number - 1]), folder, journal)
                 _test_if_new(learner, tasks, journal)
                 if on_task is not None:
                     on_task(number, len(tasks))
@@ -137,8 +137,9 @@ def _check_task_names(config: Config, tasks: Sequence[Task]) -> None:
         raise ConfigError(f"options.task_variance names {', '.join(unknown)}, but the tasks are {', '.join(names)}.")
 
 
-def _make_recipe(config: Config, number: int, task: Task, count: DataCounts) -> Recipe:
-    return config.make_recipe(number, count["train"], count["valid"], Data(task.train, task.name).batch_size)
+def _make_recipe(config: Config, learner: Learner, number: int, task: Task, count: DataCounts) -> Recipe:
+    pretrained, batch_size = learner.core.blueprint.pretrained, Data(task.train, task.name).batch_size
+    return config.make_recipe(number, count["train"], count["valid"], pretrained, batch_size)
 
 
 def _learn(learner: Learner, task: Task, number: int, recipe: Recipe, folder: Path, journal: Journal) -> None:
@@ -204,7 +205,7 @@ def _plan_phases(
     pace: dict[str, float] = {}
     before = 0
     for number, (task, count) in enumerate(zip(tasks, counts), 1):
-        recipe, data = _make_recipe(config, number, task, count), Data(task.train, task.name)
+        recipe, data = _make_recipe(config, learner, number, task, count), Data(task.train, task.name)
         steps = len(data.loader) if data.loader is not None else math.ceil(count["train"] / recipe.batch_size)
         if learner.method.needs_data:
             before = steps = before + steps

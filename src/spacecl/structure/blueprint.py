@@ -26,6 +26,7 @@ class Blueprint:
     shared: tuple[str, ...]
     channels: Channels
     channels_last: bool = False  # whether it runs in that memory format, the faster one on CPUs
+    pretrained: bool = False  # whether the user's model was trained before, as far as its norms show
     given_units: Tensor | None = None  # the units for which the module has the user's values; None: all
 
     @property
@@ -125,6 +126,24 @@ def rebuild(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
         adapt_layer(layer)
     result.train()
     return result
+
+
+def is_pretrained(module: nn.Module) -> bool:
+    """Whether a model was trained before, as far as its norms show: new ones scale all channels alike and have seen nothing.
+
+    >>> model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    >>> before = is_pretrained(model)
+    >>> _ = model(torch.randn(8, 2))
+    >>> before, is_pretrained(model)
+    (False, True)
+    """
+    for layer in module.modules():
+        mean, weight = getattr(layer, "running_mean", None), getattr(layer, "weight", None)
+        if mean is not None and bool(mean.any()):
+            return True
+        if "Norm" in type(layer).__name__ and isinstance(weight, Tensor) and weight.dim() == 1 and len(weight.unique()) > 1:
+            return True
+    return False
 
 
 def check_head(model: nn.Module, head: str | None) -> None:

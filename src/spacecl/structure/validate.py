@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..errors import ConfigError, UnsupportedModelError, first_line, warn_user
 from ..validation import show
-from .blueprint import Blueprint, check_head, describe_unsupported, named_tensors, random_inputs, rebuild
+from .blueprint import Blueprint, check_head, describe_unsupported, is_pretrained, named_tensors, random_inputs, rebuild
 from .channels import Channels, Tensors, trace
 from .graph import matches, source_of_exception
 from .memory_format import set_memory_format, to_memory_format
@@ -41,7 +41,8 @@ def validate_model(model: nn.Module, example: Tensor, head: str | None = None, s
         raise UnsupportedModelError(f"No layer of the model can be pruned:{cause}")
     _warn_unprunable(channels)
     _warn_squashed(channels)
-    return Blueprint(module, example, tuple(shared), channels, _supports_channels_last(module, example))
+    channels_last = _supports_channels_last(module, example)
+    return Blueprint(module, example, tuple(shared), channels, channels_last, is_pretrained(module))
 
 
 def _check_arguments(model: nn.Module, example: Tensor, head: str | None, shared: Sequence[str]) -> None:
