@@ -64,7 +64,7 @@ def test_whatever_tasks_take_of_their_allowance_each_later_one_has_some(tasks):
 def test_a_layer_with_fewer_channels_than_tasks_gives_them_out_one_by_one():
     model = nn.Sequential(nn.Linear(6, 3), nn.ReLU(), nn.Linear(3, 20), nn.ReLU(), nn.Linear(20, 3))
     learner = taught(model, VECTOR, 5, variance=1.0, budget=5)
-    assert [record.widths["0"] for record in learner.records.values()] == [1, 2, 3, 3, 3]
+    assert [record.used["0"] for record in learner.records.values()] == [1, 2, 3, 3, 3]
 
 
 def test_a_budget_that_does_not_bind_changes_nothing():
@@ -97,7 +97,8 @@ def test_every_family_of_models_keeps_to_its_budget(family):
     for record in records:
         assert record.full == ()
         for layer, seen in record.spectrum.items():
-            assert seen["core"] + seen["new"] == record.widths[layer]
+            assert seen["reused"] + seen["new"] == record.widths[layer]
+            assert seen["core"] + seen["new"] == record.used[layer]
             assert 0 <= seen["new"] <= seen["wanted"]
             assert (seen["lost"] > 0) == (seen["new"] < seen["wanted"])
     assert any(seen["lost"] > 0 for seen in records[0].spectrum.values())
@@ -106,7 +107,7 @@ def test_every_family_of_models_keeps_to_its_budget(family):
 def test_of_a_layer_with_several_groups_the_one_that_loses_most_is_told():
     from spacecl.methods.space.selection import _merge
 
-    plain = {"core": 1, "new_without_projection": 9, "needed": {"0.9": 2}}
+    plain = {"core": 1, "reused": 1, "new_without_projection": 9, "needed": {"0.9": 2}}
     held = plain | {"new": 2, "wanted": 6, "lost": 0.3, "threshold": 0.9}
     well = plain | {"new": 5, "wanted": 5, "lost": 0.0, "threshold": 0.8}
     for seen in (_merge(held, well), _merge(well, held)):
@@ -125,7 +126,7 @@ def test_a_task_beyond_the_budget_learns_as_if_it_were_the_last_and_is_told():
     with pytest.warns(SpaceWarning, match="'three' is number 3, but the budget is for 2 tasks.* as if it were") as told:
         record = learner.learn(Task("three", three), SHORT)
     assert told[0].filename == __file__, "the warning does not point to the caller's line"
-    assert record.widths == {"0": 12, "2": 10}, "the task was held back"
+    assert record.used == {"0": 12, "2": 10}, "the task was held back"
     assert all(seen["new"] == seen["wanted"] > 2 for seen in record.spectrum.values())
 
 

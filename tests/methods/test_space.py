@@ -129,7 +129,7 @@ def test_a_later_task_begins_with_the_last_tasks_norms_on_core_channels():
 
 
 def test_size_is_that_of_all_networks_together_with_every_tasks_norms():
-    learner = Learner(ConvNet(), SPACE(variance=0.7), example_input=IMAGE)
+    learner = Learner(ConvNet(), SPACE(variance=0.7, reuse="all"), example_input=IMAGE)
     for number, data in enumerate(tasks(IMAGE, 2)):
         learner.learn(Task(str(number), data), Recipe(epochs=1))
     conv1, conv2, hidden = (learner.records["1"].widths[name] for name in ("conv1", "conv2", "hidden"))
@@ -175,7 +175,7 @@ def test_the_spectrum_of_tied_channels_is_told_in_channels():
     for number in range(2):
         record = learner.learn(Task(str(number), (x, (x[:, number] > 0).long())), Recipe(epochs=3))
         seen = record.spectrum["a"]
-        assert seen["core"] + seen["new"] == record.widths["a"]
+        assert seen["reused"] + seen["new"] == record.widths["a"]
         assert seen["new_without_projection"] >= seen["new"]
         assert seen["needed"]["0.7"] == seen["new"]
 

@@ -99,11 +99,11 @@ def _make_layer_table(task: TaskSummary) -> Table:
     from rich.table import Table
 
     table = Table(title=f"Layers of {escape(task['task'])}: channels kept, and the estimated cost of leaving out others")
-    for column in ("layer", "core", "new", "cost of the rest", "cost without the new ones"):
+    for column in ("layer", "core", "reused", "new", "cost of the rest", "cost without the new ones"):
         table.add_column(column, justify="left" if column == "layer" else "right")
     for layer, kept in task["kept"].items():
         costs = ("" if kept[key] is None else f"{kept[key]:.3g}" for key in ("cost", "cost_of_none"))  # type: ignore[literal-required]
-        table.add_row(escape(layer), f"{kept['core']:,}", f"{kept['new']:,}", *costs)
+        table.add_row(escape(layer), f"{kept['core']:,}", f"{kept['reused']:,}", f"{kept['new']:,}", *costs)
     return table
 
 

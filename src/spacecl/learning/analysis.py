@@ -15,6 +15,7 @@ class LayerSpectrum(TypedDict, total=False):
 
     threshold: float  # share of the residual's variance that the task had to reach
     core: int  # filters that earlier tasks had committed
+    reused: int  # those of them that this task's network has
     new: int  # filters that this task added
     wanted: int  # filters that the target asked for; more than `new` where a budget allowed fewer
     cost: float  # what leaving out the other filters costs: by effect, the rise of the loss; otherwise, a share of variance

@@ -55,6 +55,7 @@ class KeptChannels(TypedDict):
     """The channels of one layer in a task's network, and why so many."""
 
     core: int  # that earlier tasks had committed
+    reused: int  # those of them that this task's network has
     new: int
     cost: float | None  # of leaving out the free ones: the rise of the loss, or a share of variance; None in older records
     cost_of_none: float | None  # of leaving out the new ones, too
@@ -176,6 +177,7 @@ def _summarize_tasks(records: Iterable[TaskRecord]) -> list[TaskSummary]:
 def _describe_kept(spectrum: LayerSpectrum) -> KeptChannels:
     return {
         "core": spectrum.get("core", 0),
+        "reused": spectrum.get("reused", spectrum.get("core", 0)),
         "new": spectrum.get("new", 0),
         "cost": spectrum.get("cost"),
         "cost_of_none": spectrum.get("cost_of_none"),

@@ -9,6 +9,7 @@ TARGETS = ("tolerance", "size", "variance")  # SPACE's options of which one deci
 PUBLISHED = {
     "activations": "pre",
     "selection": "first",
+    "reuse": "all",
     "freeze": "filters",
     "compensate": False,
     "shrinkage": False,

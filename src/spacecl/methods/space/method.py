@@ -113,6 +113,9 @@ class SPACE(Method):
         help="keep the filters with the largest effect on the loss, those that explain most variance, or the first ones (the "
         "paper)",
     )
+    reuse: Literal["needed", "all"] = option(
+        default="needed", help="filters of the core that a task's network has: those that it needs, or all of them (the paper)"
+    )
     freeze: Literal["subnet", "filters"] = option(
         default="subnet", help="freeze the weights that committed tasks use, or all weights of their filters (the paper)"
     )
@@ -122,7 +125,6 @@ class SPACE(Method):
     shrinkage: bool = option(
         default=True, help="shrink covariances towards their diagonals, the more the fewer independent samples there are"
     )
-    leave_out: float = option(default=0.0, help="experimental")
     trainable_fraction: PositiveFraction = option(
         default=1.0, help="fraction of each layer's free channels that a task is trained with"
     )
@@ -197,10 +199,6 @@ class SPACE(Method):
         choice = search.choose()
         small = search.narrow(choice.units)
         predicted = search.held_out.compare(small)
-        if self.leave_out > 0 and core.tasks:
-            choice = replace(choice, units=search.leave_out(choice.units, predicted["lost"] + self.leave_out))
-            small = search.narrow(choice.units)
-            predicted = search.held_out.compare(small)
         seconds = {"analyse": time.perf_counter() - started}
         history += self._retrain(core, small, choice.units, task)
         reached = search.held_out.compare(small)

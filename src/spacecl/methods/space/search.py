@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,17 +16,18 @@ from ...learning.analysis import Analysis
 from ...learning.context import TaskContext
 from ...learning.core import Core
 from ...learning.normalization import reestimate_norms
-from ...structure.channels import Place
+from ...structure.channels import Place, Tensors
 from ...structure.memory_format import set_memory_format
 from .compensation import compensate
 from .moments import Statistics, collect_statistics
 from .selection import Ranking, describe_selection, find_places, find_undersampled, rank_units, select_units
-from .target import HeldOut, bisect, find_level, size_so_far, split_examples
+from .target import HeldOut, find_level, size_so_far, split_examples
 
 if TYPE_CHECKING:
     from .method import SPACE
 
-_ROUNDS = 3
+_ROUNDS, _STEPS = 2, 6  # of leaving out core units, and of bisection in each
+_WORTH_EXAMPLES = 1000  # by which it is judged what a core unit is worth
 TOLERANCE = 0.02  # the default
 
 
@@ -39,12 +41,23 @@ class Choice:
     analysis: Analysis
 
 
+@dataclass(frozen=True)
+class _Demand:
+    """How many new units a task asks for, and why."""
+
+    wanted: Callable[[Ranking], int]
+    asked: dict[str, float]
+    level: float | None
+    threshold: Callable[[str], float] | None = None
+
+
 class Search:
     """Finds the units of a task's network from the trained full-width network."""
 
     def __init__(self, method: SPACE, core: Core, task: TaskContext, network: nn.Module):
         self.method, self.core, self.task, self.network = method, core, task, network
         self.tensors = core.blueprint.extract_tensors(network)
+        self.reused = core.committed_units  # the units of the core that the task's network has
         examples, judged = split_examples(task)
         self.held_out = HeldOut(network, judged, task.trainer)
         self.analyze(task.train if self._knows_counts else examples)
@@ -67,131 +80,127 @@ class Search:
         )
 
     def choose(self) -> Choice:
-        """Choose units by whichever of variance, size and tolerance the user gave."""
-        method, task = self.method, self.task
-        if method._variance_of(task.name) is not None:
-            return self._choose_by_variance()
-        if method.size is not None:
-            return self._choose_by_size(method.size)
-        tolerance = TOLERANCE if method.tolerance is None else method.tolerance
-        accept = lambda level: self._lost(level) <= tolerance  # noqa: E731
+        """Choose new units by whichever of variance, size and tolerance the user gave, and leave out core units not needed."""
+        demand = self._find_demand()
+        units = self._select(demand.wanted)
+        if self.method.reuse == "needed" and self.core.tasks:
+            self.reused = self.leave_out(units, self._lost(units) + self._tolerance) & self.reused
+            demand = self._find_demand() if "size" in demand.asked else demand  # the smaller network has space for new units
+            units = self._select(demand.wanted)
+        units = self.task.trainer.fabric.broadcast(units)
+        analysis = describe_selection(self.core, self.rankings, units, demand.wanted, demand.threshold, self.method.projection)
+        return Choice(units, demand.asked, demand.level, analysis)
+
+    @property
+    def _tolerance(self) -> float:
+        return TOLERANCE if self.method.tolerance is None else self.method.tolerance
+
+    def _find_demand(self) -> _Demand:
+        """How many new units each group needs."""
+        if self.method._variance_of(self.task.name) is not None:
+            return self._demand_by_variance()
+        if self.method.size is not None:
+            return self._demand_by_size(self.method.size)
+        return self._demand_by_tolerance(self._tolerance)
+
+    def _demand_by_tolerance(self, tolerance: float) -> _Demand:
+        def accept(level: float) -> bool:
+            return self._lost(self._select(lambda ranking: ranking.count(level))) <= tolerance
+
         level, _ = find_level(self.rankings, accept)
-        if self.examples is not task.train:  # found on examples that were held out; the units are chosen by all of them
-            self.analyze(task.train)
+        if self.examples is not self.task.train:  # found on examples that were held out; units are chosen by all of them
+            self.analyze(self.task.train)
             if not accept(level):
                 level = min(level, find_level(self.rankings, accept)[0])
-        return self._choose_by_level(level, {"tolerance": tolerance})
+        return _Demand(lambda ranking: ranking.count(level), {"tolerance": tolerance}, level)
+
+    def _demand_by_size(self, size: float) -> _Demand:
+        assert self.method.budget is not None  # checked when the learner was made
+        budget, number = self.method.budget, len(self.core.tasks) + 1
+        allowed = size_so_far(self.core, size, number, budget)
+
+        def exceeds(level: float) -> bool:
+            return self.core.size(self._select(lambda ranking: ranking.count(level))) > allowed
+
+        _, level = find_level(self.rankings, exceeds, steps=14)
+        asked = {"size": size, "budget": budget, "so_far": round(allowed, 5)}
+        return _Demand(lambda ranking: ranking.count(level), asked, level)
+
+    def _demand_by_variance(self) -> _Demand:
+        method, name = self.method, self.task.name
+        undersampled = [] if method.shrinkage else find_undersampled(self.rankings)
+        if undersampled:
+            warn_user(
+                f"Task {name!r}: too few samples to tell new channels from chance in {'; '.join(undersampled)}. "
+                "Give more training data or raise samples=..."
+            )
+        variance = method._variance_of(name)
+        asked = {"variance": variance} if isinstance(variance, float) else {}
+        threshold = partial(method.threshold, name)
+        return _Demand(lambda ranking: ranking.needed(threshold), asked, None, threshold)
 
     def narrow(self, units: Tensor) -> nn.Module:
         """The network with these units alone; with compensation, what was removed is estimated, and norms are re-estimated."""
-        core, method, tensors = self.core, self.method, self.tensors
-        if method.compensate:
-            frozen = core.frozen_positions(method.freeze)
-            committed, untrained = core.committed_units, core.blueprint.frozen
-            tensors = compensate(core.channels, tensors, self.statistics, units, committed, frozen, untrained)
-        network = core.blueprint.build(core.channels.gather(tensors, units))
-        if method.compensate:
+        network = self.core.blueprint.build(self.core.channels.gather(self._compensate(units), units))
+        if self.method.compensate:
             reestimate_norms(network, replace(self.task, train=self.examples))
         return network
 
     def leave_out(self, units: Tensor, allowed: float) -> Tensor:
-        """The units without those of the core that the task does not need.
+        """The units without those of the core that the task does not need, so that at most `allowed` of the answers is lost.
 
         What a core unit is worth is the effect of its activations in the network that is left so far. A unit whose readers have
         all been left out is worth nothing, so whole chains go, from the top down.
         """
         for _ in range(_ROUNDS):
-            worth = self._worth(units)
-            candidates = worth[units & self.core.committed_units]
-            if not len(candidates):
-                break
-            highest = float(candidates.max())
-            tried: list[Tensor] = []
-
-            def accept(level: float, before: Tensor = units, worth: Tensor = worth, tried: list[Tensor] = tried) -> bool:
-                tried.append(self._without(before, worth, level))
-                return self.held_out.compare(self.narrow(tried[-1]))["lost"] <= allowed
-
-            level = bisect(accept, highest)
-            units = self._without(units, worth, level)
+            worth = self._estimate_worth(units)
+            known = (units & self.core.committed_units).nonzero()[:, 0]
+            order = known[worth[known].argsort(stable=True)]  # the least needed first
+            few, many = 0, len(order) + 1
+            for _ in range(_STEPS):
+                middle = (few + many) // 2
+                needless = self._lost(self._without(units, order[:middle])) <= allowed
+                few, many = (middle, many) if needless else (few, middle)
+            units = self._without(units, order[:few])
         return units
 
-    def _without(self, units: Tensor, worth: Tensor, level: float) -> Tensor:
-        """The units without those of the core that are worth less; every group keeps one."""
-        result = units & ~(self.core.committed_units & (worth < level))
+    def _without(self, units: Tensor, some: Tensor) -> Tensor:
+        """The units without some, of which the last of a group stays if nothing else does."""
+        result = units.index_fill(0, some, False)
         for group in self.core.channels.groups:
             if not bool(result[group.units].any()):
-                result[group.units[worth[group.units].argmax()]] = True
+                result[some[torch.isin(some, group.units)][-1]] = True
         return result
 
-    def _worth(self, units: Tensor) -> Tensor:
+    def _estimate_worth(self, units: Tensor) -> Tensor:
         """The effect of each unit on the loss of the network with some units, if nothing stood in for it."""
-        channels = self.core.channels
-        tensors = compensate(
-            channels,
-            self.tensors,
-            self.statistics,
-            units,
-            self.core.committed_units,
-            self.core.frozen_positions(self.method.freeze),
-            self.core.blueprint.frozen,
-        )
+        channels, task = self.core.channels, replace(self.task, train=self.examples)
+        tensors = self._compensate(units)
         for place in channels.readings:
-            tensors[place.weight] = tensors[place.weight].clone()
-            tensors[place.weight][:, place.columns[:, ~units[place.units]].flatten()] = 0
+            columns = place.columns[:, ~units[place.units]].flatten()
+            tensors[place.weight] = tensors[place.weight].index_fill(1, columns, 0.0)
         masked = self.core.blueprint.build(tensors)
-        reestimate_norms(masked, replace(self.task, train=self.examples))
-        statistics = collect_statistics(
-            masked,
-            channels.readings,
-            replace(self.task, train=self.examples).examples(1000),
-            self.task.trainer.fabric,
-            gradients=torch.Generator().manual_seed(self.task.trainer.seed),
-        )
+        reestimate_norms(masked, task)
+        generator = torch.Generator().manual_seed(task.trainer.seed)
+        examples = task.examples(_WORTH_EXAMPLES)
+        statistics = collect_statistics(masked, channels.readings, examples, task.trainer.fabric, gradients=generator)
         worth = torch.zeros(channels.units, dtype=torch.float64)
         for place, seen in statistics.items():
             assert seen.gradient is not None
             square = seen.covariance.diagonal() + seen.mean.square()
             worth.index_add_(0, place.units, seen.gradient.diagonal() * square / 2)
-        return worth
+        return task.trainer.fabric.broadcast(worth)
 
-    def _choose_by_variance(self) -> Choice:
-        method, name = self.method, self.task.name
-        if not method.shrinkage:
-            undersampled = find_undersampled(self.rankings)
-            if undersampled:
-                warn_user(
-                    f"Task {name!r}: too few samples to tell new channels from chance in {'; '.join(undersampled)}. "
-                    "Give more training data or raise samples=..."
-                )
-        variance = method._variance_of(name)
-        asked = {"variance": variance} if isinstance(variance, float) else {}
-        threshold = lambda layer: method.threshold(name, layer)  # noqa: E731
-        return self._describe(lambda ranking: ranking.needed(threshold), asked, None, threshold)
+    def _compensate(self, units: Tensor) -> Tensors:
+        """The full tensors, in which the channels of some units stand in for the others if the method compensates."""
+        core = self.core
+        if not self.method.compensate:
+            return dict(self.tensors)
+        frozen, untrained = core.frozen_positions(self.method.freeze), core.blueprint.frozen
+        return compensate(core.channels, self.tensors, self.statistics, units, core.committed_units, frozen, untrained)
 
-    def _choose_by_size(self, size: float) -> Choice:
-        assert self.method.budget is not None  # checked when the learner was made
-        budget, number = self.method.budget, len(self.core.tasks) + 1
-        allowed = size_so_far(self.core, size, number, budget)
-        _, level = find_level(self.rankings, lambda level: self.core.size(self._select(level)) > allowed, steps=14)
-        return self._choose_by_level(level, {"size": size, "budget": budget, "so_far": round(allowed, 5)})
-
-    def _choose_by_level(self, level: float, asked: dict[str, float]) -> Choice:
-        return self._describe(lambda ranking: ranking.count(level), asked, level, None)
-
-    def _describe(
-        self,
-        wanted: Callable[[Ranking], int],
-        asked: dict[str, float],
-        level: float | None,
-        threshold: Callable[[str], float] | None,
-    ) -> Choice:
-        units = self.task.trainer.fabric.broadcast(select_units(self.core, self.rankings, wanted, self._tasks_left))
-        analysis = describe_selection(self.core, self.rankings, units, wanted, threshold, self.method.projection)
-        return Choice(units, asked, level, analysis)
-
-    def _select(self, level: float) -> Tensor:
-        return select_units(self.core, self.rankings, lambda ranking: ranking.count(level), self._tasks_left)
+    def _select(self, wanted: Callable[[Ranking], int]) -> Tensor:
+        return select_units(self.core, self.rankings, wanted, self._tasks_left) & (self.reused | ~self.core.committed_units)
 
     @property
     def _tasks_left(self) -> int | None:
@@ -199,8 +208,8 @@ class Search:
         budget = self.method.budget
         return None if budget is None or self.method.size is not None else max(1, budget - len(self.core.tasks))
 
-    def _lost(self, level: float) -> float:
-        return self.held_out.compare(self.narrow(self._select(level)))["lost"]
+    def _lost(self, units: Tensor) -> float:
+        return self.held_out.compare(self.narrow(units))["lost"]
 
     def _places(self) -> Iterator[Place]:
         """Where activations are analyzed: a few places for every group, and with compensation wherever a layer reads."""

@@ -214,6 +214,7 @@ def _summarize(
     return LayerSpectrum(
         threshold=round(limit, 5),
         core=int(in_core.sum()),
+        reused=int(kept[in_core].sum()),
         new=count,
         wanted=wanted,
         cost=float(f"{float(ranking.costs[count]):.4g}"),
@@ -226,7 +227,7 @@ def _summarize(
     )
 
 
-_COUNTS = ("core", "new", "wanted", "new_without_projection")
+_COUNTS = ("core", "reused", "new", "wanted", "new_without_projection")
 
 
 def _in_channels(summary: LayerSpectrum, channels_per_unit: int) -> LayerSpectrum:

@@ -91,14 +91,6 @@ def find_level(rankings: Sequence[Ranking], accept: Callable[[float], bool], ste
     return math.exp(low), math.exp(high)
 
 
-def bisect(accept: Callable[[float], bool], highest: float, steps: int = 8) -> float:
-    low, high = math.log(highest / _RANGE), math.log(highest)
-    for _ in range(steps):
-        middle = (low + high) / 2
-        low, high = (middle, high) if accept(math.exp(middle)) else (low, middle)
-    return math.exp(low)
-
-
 def size_so_far(core: Core, size: float, number: int, budget: int) -> float:
     """How much of the network the first `number` of `budget` tasks may use, so that all of them use `size`.
 
