@@ -35,6 +35,7 @@ from .learning.state import State
 from .learning.trainer import Trainer, evaluate
 from .methods import METHODS
 from .methods.space import SPACE
+from .options import add_former_values
 from .os_errors import file_errors
 from .progress import Progress
 from .seeds import task_seed, use_seed
@@ -571,6 +572,6 @@ def _make_method(body: SavedLearner, kind: type[Method] | None, folder: object) 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # options of older versions had other names
-            return make(**body.method.options)
+            return make(**add_former_values(make, body.method.options))
     except (TypeError, SpaceError) as error:
         raise StoreError(f"{folder} was saved with options that {name} does not accept: {error}") from error

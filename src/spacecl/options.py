@@ -123,6 +123,14 @@ def describe_type(hint: Any) -> str:
     return {int: "a whole number", float: "a number", bool: "True or False", str: "text"}.get(hint, str(hint))
 
 
+def add_former_values(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The options in a file, with those that it lacks as they were before they existed.
+
+    A class attribute, `former_values`, has the options that version 0.1 did not have, and what was in force then.
+    """
+    return {**getattr(kind, "former_values", {}), **values}
+
+
 def find_problems(kind: type, values: Mapping[str, Any]) -> list[str]:
     """What is wrong with some values of an `@options` class, in words; an empty list if nothing is."""
     return _validate(kind, values)[1]

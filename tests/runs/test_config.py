@@ -99,7 +99,7 @@ def test_a_users_training_value_overrides_the_recipe_for_all_tasks(any_data):
     assert [paper.make_recipe(task, 1000, 100).retrain_epochs for task in (1, 9)] == [3, 3]
     assert paper.make_recipe(9, 1000, 100).retrain_milestones == (51,), "what was not set is the paper's"
     later = resolve({"benchmark": "p-mnist", "later": [{"from": 2, "epochs": 7}]})
-    assert [later.make_recipe(task, 1000, 100).epochs for task in (1, 2, 3)] == [4, 7, 7]
+    assert [later.make_recipe(task, 1000, 100).epochs for task in (1, 2, 3)] == [5, 7, 7]
 
 
 # -- sources -----------------------------------------------------------------------------------------------------------
@@ -337,7 +337,7 @@ def test_deprecated_names_that_a_user_writes_are_understood_with_a_warning(tmp_p
 
 
 def test_deprecated_names_of_method_options_are_understood(capsys):
-    assert Config.from_json({"benchmark": DIGITS, "options": {"offer": 0.5}}).options == {"trainable_fraction": 0.5}
+    assert Config.from_json({"benchmark": DIGITS, "options": {"offer": 0.5}}).options["trainable_fraction"] == 0.5
     settings = collect_settings(build_parser().parse_args(["run", DIGITS, "--set", "options.offer=0.5"]))
     assert settings["options"] == {"trainable_fraction": 0.5}
     assert "The setting options.offer is deprecated; use options.trainable_fraction." in capsys.readouterr().err
@@ -349,9 +349,9 @@ def test_deprecated_names_of_method_options_are_understood(capsys):
 def test_models_come_from_modules_and_files_without_the_layer_names_of_presets(tmp_path, any_data, monkeypatch):
     file = tmp_path / "net.py"
     file.write_text("import torch\ndef make():\n    return torch.nn.Linear(4, 3)\n")
-    settings = resolve({"benchmark": "split-cifar10", "model": f"{file}:make"})
+    settings = resolve({"benchmark": "split-cifar10", "model": f"{file}:make", "recipe": "paper"})
     assert isinstance(settings.make_model((3, 32, 32), 2), torch.nn.Linear)
-    assert settings.options["variance"] == 0.79
+    assert settings.options["variance"] == 0.95
     (tmp_path / "net_module_of_test_config.py").write_text(file.read_text())
     monkeypatch.syspath_prepend(tmp_path)
     assert isinstance(resolve_digits(model="net_module_of_test_config:make").make_model((4,), 3), torch.nn.Linear)
@@ -467,8 +467,7 @@ def test_the_recipe_auto_holds_only_what_the_user_sets_and_chooses_the_rest_for_
 def test_the_recipe_best_trains_longer_than_fast_and_is_fast_where_there_is_no_preset(any_data):
     for name in ("p-mnist", "split-cifar10", "split-cifar100"):
         best, fast = (resolve({"benchmark": name, "recipe": recipe}).make_recipe(9, 1000, 100) for recipe in ("best", "fast"))
-        assert best.epochs >= 2 * fast.epochs
-        assert best.retrain_epochs == 2 * best.epochs
+        assert best.epochs + best.retrain_epochs >= 2 * (fast.epochs + fast.retrain_epochs)
     best, fast = (resolve({"benchmark": "8-datasets", "recipe": recipe}) for recipe in ("best", "fast"))
     assert best.make_recipe(1, 1000, 100) == fast.make_recipe(1, 1000, 100)
 

@@ -69,6 +69,7 @@ class Checkpointer:
     folder: Path
     identity: Mapping[str, Any]
     renamed_options: Mapping[str, str] = field(default_factory=dict)  # of the method, from their names in older versions
+    former_values: Mapping[str, Any] = field(default_factory=dict)  # of the method's options that older versions did not have
     loaded: set[str] = field(default_factory=set)  # phases, each of which is loaded once
 
     def load(self, phase: str) -> tuple[PhaseState, Tensors] | None:
@@ -102,7 +103,7 @@ class Checkpointer:
         if not isinstance(method, dict) or not isinstance(method.get("options"), dict):
             return dict(identity)
         options = {self.renamed_options.get(name, name): value for name, value in method["options"].items()}
-        return {**identity, "method": {**method, "options": options}}
+        return {**identity, "method": {**method, "options": {**self.former_values, **options}}}
 
     def save(self, phase: str, state: PhaseState, files: Mapping[str, Tensors]) -> None:
         store.save(self.folder / phase, {"identity": dict(self.identity), "state": asdict(state)}, files)

@@ -123,8 +123,9 @@ def _make_checkpointer(
         "model": state.core.channels.fingerprint(),
         "operations": {"torch": torch.__version__, "sha256": digest_json(state.core.channels.operations)},
     }
-    renamed = getattr(state.method, "renamed_options", {})
-    return Checkpointer(folder, json.loads(json.dumps(identity)), renamed)
+    method = state.method
+    renamed, former = getattr(method, "renamed_options", {}), getattr(method, "former_values", {})
+    return Checkpointer(folder, json.loads(json.dumps(identity)), renamed, former)
 
 
 def describe_method(method: Method) -> dict[str, Any]:

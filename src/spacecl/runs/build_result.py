@@ -95,6 +95,7 @@ def _build_task(
         "explained": dict(record.explained),
         "samples": dict(record.samples),
         "spectrum": dict(record.spectrum),
+        "target": record.target,
         "used": dict(record.used),
         "size_after": record.size,
         "full": list(record.full),

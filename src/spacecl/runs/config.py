@@ -16,7 +16,7 @@ from ..data.benchmarks.presets import BENCHMARKS, PICTURES, TASKS, Benchmark
 from ..documents import RESTORE, read_document
 from ..errors import ConfigError, StoreError, user_code_errors, warn_user
 from ..learning.recipe import Recipe
-from ..options import Description, PositiveInt, describe_options, find_problems, option, options, suggest
+from ..options import Description, PositiveInt, add_former_values, describe_options, find_problems, option, options, suggest
 from ..user_code import load_function
 
 if TYPE_CHECKING:
@@ -101,6 +101,9 @@ class Config:
     def from_json(values: Mapping[str, Any], file: object = "config") -> Config:
         """Check settings that were read from JSON; `file` is what error messages call their source."""
         settings = _translate_own_data(rename_deprecated(values))
+        method = get_methods().get(str(settings.get("method", "space")))
+        if isinstance(settings.get("options"), Mapping):
+            settings["options"] = add_former_values(method, settings["options"])
         misfits = find_unknown(settings, Config) + ([] if "benchmark" in settings else ["benchmark is missing"])
         if misfits:
             raise StoreError(f"{file} is damaged: {'; '.join(misfits)}. {RESTORE}")

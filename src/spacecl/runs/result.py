@@ -24,6 +24,7 @@ from ..documents import (
     read_bytes,
 )
 from ..errors import ConfigError, StoreError
+from ..learning.analysis import Target
 from .config import Config
 from .metrics import forgetting
 
@@ -44,6 +45,9 @@ class Spectrum(TypedDict):
     kept: Finite | None
     filters: Annotated[list[Count], Field(min_length=1)]
     explained: Annotated[list[Fraction], Field(min_length=1)]
+    cost: NotRequired[Finite]
+    cost_of_none: NotRequired[Finite]
+    reused: NotRequired[Count]
     needed: dict[Annotated[str, Field(pattern=r"^[01](\.\d+)?$")], Count]
 
 
@@ -119,6 +123,7 @@ class TaskResult(TypedDict):
     explained: dict[str, Finite]
     samples: dict[str, Count]
     spectrum: dict[str, Spectrum] | None
+    target: NotRequired[Target | None]
     used: dict[str, Count] | None
     size_after: NonNegative
     full: list[str]
@@ -211,6 +216,8 @@ def read_result(file: str | os.PathLike[str]) -> Result:
         raise StoreError(str(error)) from error
     if (config.method, config.benchmark, config.seed) != (result["method"], result["benchmark"], result["seed"]):
         raise StoreError(f"{file} is damaged: its settings are those of another run.")
+    for task in result["tasks"]:
+        task.setdefault("target", None)
     result["config"] = replace(config, options=asdict(config.make_method())).to_json()  # type: ignore[call-overload]
     return result
 
@@ -239,7 +246,7 @@ def _upgrade_from_1(result: dict[str, Any]) -> dict[str, Any]:
         nested = result["method"] == "space" or task["widths"] == full["widths"]  # it contains all earlier networks
         dense = full if task["classes"] == first["classes"] else {}  # another head has another number of parameters
         costs = {"network": _unmeasured_costs(task), "dense": _unmeasured_costs(dense)}
-        added = {"spectrum": None, "used": task["widths"] if nested else None, "costs": costs, "inferred": None}
+        added = {"spectrum": None, "target": None, "used": task["widths"] if nested else None, "costs": costs, "inferred": None}
         upgraded = {**added, **task}
         if upgraded["spectrum"] is not None:  # before budgets every task got the filters that it needed
             upgraded["spectrum"] = {

@@ -142,6 +142,7 @@ class SPACE(Method):
         default=1.5, help="factor by which every layer grows with on_full=grow"
     )
 
+    former_values: ClassVar[Mapping[str, Any]] = {"tolerance": None, "size": None, "reuse": "all", "shrinkage": False}
     renamed_options: ClassVar[Mapping[str, str]] = {"offer": "trainable_fraction"}
     offer = renamed("offer", "trainable_fraction")
 

@@ -121,7 +121,7 @@ def describe_selection(
 ) -> Analysis:
     """What was seen in each layer, and what was kept. Without thresholds, they are what the wanted filters explain."""
     channels = core.channels
-    first_task = core.tasks[0].units if core.tasks else core.committed_units
+    first_task = core.tasks[0].units if core.tasks else units
     summaries: dict[str, LayerSpectrum] = {}
     minima: dict[str, dict[str, float]] = {"explained": {}, "core_explained": {}, "samples": {}}  # over sites, by layer
     for ranking in rankings:
