@@ -337,7 +337,7 @@ def test_a_task_can_be_trained_with_a_share_of_the_free_channels(monkeypatch):
     second = seen["train"][0][0]
     held = int(keep[core.channels.groups[0].units].sum())
     assert second.conv1.out_channels == held + -(-(16 - held) // 2), "the core, and half of what is free"
-    assert bool((learner.core.tasks[1].units >= keep).all())
+    assert bool((learner.core.committed_units >= keep).all())
 
 
 def test_tasks_do_not_change_when_later_ones_train_with_a_share_of_the_free_channels(tmp_path):

@@ -34,6 +34,11 @@ class Statistics:
     covariance: Tensor  # (units, units)
     gradient: Tensor | None = None  # (units, units) second moment of the loss's gradient, summed over an example's positions
 
+    @property
+    def finite(self) -> bool:
+        """Whether nothing has overflowed."""
+        return all(bool(torch.isfinite(values).all()) for values in (self.covariance, self.gradient) if values is not None)
+
 
 class Moments:
     """Mean and covariance of rows that arrive in batches.
@@ -247,5 +252,6 @@ def collect_statistics(
 def _answer_gradient(logits: Tensor, generator: torch.Generator) -> Tensor:
     """The gradient of the cross-entropy by the logits, for labels drawn from the answers themselves."""
     answers = (1 - _SMOOTHING) * logits.detach().float().softmax(1) + _SMOOTHING / logits.shape[1]
+    answers = answers.nan_to_num(nan=1 / logits.shape[1])  # activations that overflow are reported by their moments
     labels = torch.multinomial(answers.cpu(), 1, generator=generator).to(answers.device)
     return answers.scatter_add(1, labels, torch.full_like(labels, -1, dtype=answers.dtype)).to(logits.dtype)

@@ -26,7 +26,7 @@ from .target import HeldOut, find_level, size_so_far, split_examples
 if TYPE_CHECKING:
     from .method import SPACE
 
-_ROUNDS, _STEPS = 2, 6  # of leaving out core units, and of bisection in each
+_ROUNDS, _STEPS = 1, 6  # of leaving out core units, and of bisection in each
 _WORTH_EXAMPLES = 1000  # by which it is judged what a core unit is worth
 TOLERANCE = 0.02  # the default
 
@@ -71,8 +71,13 @@ class Search:
         """Collect what the full network's activations are like on some examples, and rank the free units by it."""
         self.examples = examples
         self.statistics = self._collect_statistics()
+        self.rank()
+
+    def rank(self) -> None:
+        """Rank the free units by what the reused units of the core do not explain."""
         self.rankings = rank_units(
             self.core,
+            self.reused,
             self.statistics,
             activations=self.method.activations,
             projection=self.method.projection,
@@ -81,15 +86,44 @@ class Search:
 
     def choose(self) -> Choice:
         """Choose new units by whichever of variance, size and tolerance the user gave, and leave out core units not needed."""
+        if self.method.reuse == "needed" and self.core.tasks:
+            self._reuse(self.leave_out(self.core.channels.all_units(), self._tolerance))
         demand = self._find_demand()
         units = self._select(demand.wanted)
         if self.method.reuse == "needed" and self.core.tasks:
-            self.reused = self.leave_out(units, self._lost(units) + self._tolerance) & self.reused
-            demand = self._find_demand() if "size" in demand.asked else demand  # the smaller network has space for new units
-            units = self._select(demand.wanted)
+            demand, units = self._leave_out_more(demand, units)
         units = self.task.trainer.fabric.broadcast(units)
         analysis = describe_selection(self.core, self.rankings, units, demand.wanted, demand.threshold, self.method.projection)
         return Choice(units, demand.asked, demand.level, analysis)
+
+    def _leave_out_more(self, demand: _Demand, units: Tensor) -> tuple[_Demand, Tensor]:
+        """Leave out core units that the pruned network does not need, or all of them if that is better."""
+        reused = self.leave_out(units, self._lost(units) + self._tolerance) & self.reused
+        if "size" not in demand.asked:
+            self.reused = reused
+            return demand, self._select(demand.wanted)
+        # What is left out makes space for new units. How much is best is seen in the answers. Units that no task had together
+        # bring weights that count: a large part of the core may exceed the size without any new unit.
+        tried: list[tuple[float, float, Tensor]] = []
+        for some in (reused, self._reused_in_full_groups()):
+            self._reuse(some)
+            units = self._select(self._find_demand().wanted)
+            tried.append((max(0.0, self.core.size(units) - demand.asked["so_far"]), self._lost(units), some))
+        self._reuse(min(tried, key=lambda entry: entry[:2])[2])
+        demand = self._find_demand()
+        return demand, self._select(demand.wanted)
+
+    def _reuse(self, units: Tensor) -> None:
+        """Restrict the core to some units, and rank the free ones by what these do not explain."""
+        self.reused = units & self.core.committed_units
+        self.rank()
+
+    def _reused_in_full_groups(self) -> Tensor:
+        """The reused units of groups that have no free ones."""
+        units, committed = self.reused.clone(), self.core.committed_units
+        for group in self.core.channels.groups:
+            units[group.units] &= committed[group.units].all()
+        return units
 
     @property
     def _tolerance(self) -> float:
@@ -232,7 +266,7 @@ class Search:
             distinct=len(self.examples),
             gradients=torch.Generator().manual_seed(task.trainer.seed) if method.selection == "effect" else None,
         )
-        broken = [place.layer for place, values in statistics.items() if not bool(torch.isfinite(values.covariance).all())]
+        broken = [place.layer for place, values in statistics.items() if not values.finite]
         if broken:
             raise TrainingError(
                 f"Task {task.name!r}: activations overflow at {', '.join(dict.fromkeys(broken))}. "

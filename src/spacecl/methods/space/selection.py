@@ -44,6 +44,7 @@ class Ranking:
     group: Group
     sites: Sequence[Site]
     in_core: Tensor  # (units of the group,) booleans
+    reused: Tensor  # (units of the group,) booleans: those of the core that the task's network has
     costs: Tensor  # (free units + 1,) of keeping 0, 1, 2, ... of them; never rising
     pick: Callable[[int], Sequence[int]]  # how many -> which, as numbers among the free ones
 
@@ -60,11 +61,12 @@ class Ranking:
         return self._at_least_one(max(site.needed(threshold) for site in self.sites))
 
     def _at_least_one(self, count: int) -> int:
-        return count if bool(self.in_core.any()) else max(1, count)  # a layer needs at least one channel
+        return count if bool(self.reused.any()) else max(1, count)  # a layer needs at least one channel
 
 
 def rank_units(
     core: Core,
+    reused: Tensor,
     statistics: Mapping[Place, Statistics],
     *,
     activations: Literal["post", "pre"] = "post",
@@ -81,7 +83,8 @@ def rank_units(
         if not places:
             continue
         in_core = core.committed_units[group.units]
-        sites = [_analyze(place, local, group, statistics[place], in_core, projection) for place, local in places]
+        present = (reused | ~core.committed_units)[group.units]
+        sites = [_analyze(place, local, group, statistics[place], in_core, present, projection) for place, local in places]
         residuals = [site.residual for site in sites]
         costs = torch.stack([residual.costs() for residual in residuals]).amax(0)
         pick: Callable[[int], Sequence[int]] = range
@@ -91,7 +94,7 @@ def rank_units(
             gradients = [_select(statistics[place].gradient, local[~in_core]) for place, local in places]
             best, costs = rank_by_effect([(r.new * r.variance, gradient) for r, gradient in zip(residuals, gradients)])
             pick = partial(_take, best)
-        rankings.append(Ranking(group, sites, in_core, costs, pick))
+        rankings.append(Ranking(group, sites, in_core, reused[group.units], costs, pick))
     return rankings
 
 
@@ -178,11 +181,12 @@ def _analyze(
     group: Group,
     statistics: Statistics,
     in_core: Tensor,
+    present: Tensor,
     projection: bool,
 ) -> Site:
     covariance = _select(statistics.covariance, local)
     layers = [place.layer] if place.side == "output" else group.layers
-    residual = analyze_residual(covariance, in_core, projection)
+    residual = analyze_residual(_select(covariance, present), in_core[present], projection)
     return Site(covariance, statistics.count, layers, residual)
 
 
