@@ -133,7 +133,7 @@ def test_figures_show_the_analysis_of_the_results(report):
     assert counts["SPACE", "hidden2"] == f"{statistics.fmean(r['tasks'][2]['used']['hidden2'] for r in results):.4g}"
     unprojected = statistics.fmean(spectrum["core"] + spectrum["new_without_projection"] for spectrum in spectra)
     assert counts["SPACE, not subtracted", "hidden2"] == f"{unprojected:.4g}"
-    assert (report / "report" / "spectrum.svg").read_text().count(">threshold 0.97<") == 2
+    assert ">threshold" not in (report / "report" / "spectrum.svg").read_text(), "tasks have thresholds of their own"
     assert (report / "report" / "filters.svg").read_text().count(">all 100<") == 2
 
 
@@ -163,8 +163,8 @@ def test_the_published_results_of_all_versions_are_reported_together(tmp_path, w
     for benchmark in ("p-mnist", "permuted-digits", "split-cifar10", "split-cifar100"):
         assert f"{benchmark}-table.md" in files
     text = (tmp_path / "report" / "split-cifar10-table.md").read_text()
-    assert "| SPACE: split-cifar10 | 92.61 | 0.389 | 0.324 | 0.00 | 6 min 34 s | 1 |" in text
-    assert "| SPACE: split-cifar10-longer | 93.74 | 0.631 | – | 0.00 | 32 min 38 s | 1 |" in text  # noqa: RUF001
+    assert re.search(r"\| SPACE[^|]*longer \| 93.74 \| 0.631 \| – \| 0.00 \| 32 min 38 s \| 1 \|", text)  # noqa: RUF001
+    assert len(text.splitlines()) == 4, "a row for each of the two results"
     page = (tmp_path / "report.html").read_text()
     ids = re.findall(r'<\w+ id="([^"]+)"', page)
     assert len(ids) == len(set(ids))

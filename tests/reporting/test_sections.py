@@ -49,8 +49,8 @@ def test_arms_have_colours_of_their_own_and_deviations_are_drawn(report):
 
 
 def test_a_frontier_has_one_curve_for_each_family(tmp_path):
-    for variance in (0.8, 0.9):
-        write_result(tmp_path / f"space{variance}", example_result("space", variance=variance))
+    for size in (0.8, 0.9):
+        write_result(tmp_path / f"space{size}", example_result("space", size=size))
     for prune in (0.8, 0.5):
         write_result(tmp_path / f"packnet{prune}", example_result("packnet", prune=prune))
     (panel,) = compose_by_name(tmp_path)["table"].figures[0].panels
@@ -62,7 +62,7 @@ def test_a_frontier_has_one_curve_for_each_family(tmp_path):
 
 
 def test_values_that_a_result_does_not_have_are_dashes_and_its_figures_are_left_out(tmp_path):
-    new, old = example_result("space", variance=0.9), example_result("space", variance=0.8)
+    new, old = example_result("space", size=0.9), example_result("space", size=0.8)
     for task in old["tasks"]:
         task["spectrum"] = None
         for cost in task["costs"].values():
@@ -73,14 +73,14 @@ def test_values_that_a_result_does_not_have_are_dashes_and_its_figures_are_left_
     sections = compose_by_name(tmp_path)
     table = sections["table"].tables[0]
     energy = {row[0]: row[table.titles.index("energy / STL (modelled)")] for row in table.rows}
-    assert energy["SPACE: variance 0.8"] == "–"  # noqa: RUF001
-    assert energy["SPACE: variance 0.9"] != "–"  # noqa: RUF001
+    assert energy["SPACE: size 0.8"] == "–"  # noqa: RUF001
+    assert energy["SPACE: size 0.9"] != "–"  # noqa: RUF001
     exact = {row[0]: dict(zip(table.exact.titles, row)) for row in table.exact.rows}
-    assert exact["SPACE: variance 0.8"]["energy / STL (modelled), mean"] == ""
+    assert exact["SPACE: size 0.8"]["energy / STL (modelled), mean"] == ""
     assert "training time, standard deviation" not in table.exact.titles
-    assert [series.label for series in sections["energy"].figures[0].panels[0].series] == ["SPACE: variance 0.9"]
-    assert "The results of SPACE: variance 0.8 do not have energy" in sections["energy"].notes[-1]
-    costs = {row[0]: row for row in sections["energy"].tables[0].rows}["SPACE: variance 0.8"]
+    assert [series.label for series in sections["energy"].figures[0].panels[0].series] == ["SPACE: size 0.9"]
+    assert "The results of SPACE: size 0.8 do not have energy" in sections["energy"].notes[-1]
+    costs = {row[0]: row for row in sections["energy"].tables[0].rows}["SPACE: size 0.8"]
     assert costs[1] != "–"  # noqa: RUF001
     assert set(costs[3:]) == {"–"}  # noqa: RUF001
     assert len(sections["core"].figures) == len(sections["spectrum"].figures) == 1

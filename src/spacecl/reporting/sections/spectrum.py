@@ -14,7 +14,8 @@ from .layers import group_analysed_layers, name_group
 def make_spectrum_section(arms: Sequence[Arm]) -> Section:
     notes = [
         "Share of the residual's variance that the core and n new filters explain, task by task, for the first seed. The "
-        "dotted line is the threshold; where a curve crosses it is the number of filters that the task got. The residual is "
+        "dotted line, if all tasks have the same threshold, is that; where a curve crosses it is the number of filters that "
+        "the task got. The residual is "
         "all channels outside the core.",
         "The table shows how many filters a layer would have had after the task with another threshold, all else the same.",
     ]
@@ -45,7 +46,7 @@ def _make_panel(layers: Sequence[str], tasks: Sequence[TaskResult]) -> Panel:
         "new filters",
         "variance explained",
         series,
-        levels=[(threshold, f"threshold {threshold:g}") for threshold in sorted(thresholds)],
+        levels=[(threshold, f"threshold {threshold:g}") for threshold in thresholds] if len(thresholds) == 1 else [],
         percent=True,
         saturating=True,
     )
