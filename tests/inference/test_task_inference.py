@@ -382,7 +382,7 @@ def test_many_classes_share_one_mean_and_degenerate_tasks_do_not_fail():
 
 
 def test_a_signature_is_computed_from_some_examples_drawn_from_all(learner, monkeypatch):
-    monkeypatch.setattr("spacecl.learning.learn_task.SAMPLES", 600)
+    monkeypatch.setattr("spacecl.learning.learn_task.SIGNATURE_SAMPLES", 600)
     x, y = torch.randn(4000, 6), torch.arange(4000) // 2000
     labels = torch.cat([y for _, y, _ in _sample(learner._queries, learner.subnet("task 0"), Data((x, y), "data"), 0)])
     assert len(labels) == 1000
@@ -401,8 +401,8 @@ def test_inferred_tasks_are_counted_by_row_and_by_batch():
         ):
             right = torch.tensor([task == name for one in answers for task in one.tasks])
             labels = torch.cat([one.labels for one in answers])
-            assert shares[name][unit]["identified"] == pytest.approx(float(right.float().mean()))
-            assert shares[name][unit]["accuracy"] == pytest.approx(float((right & (labels == y)).float().mean()))
+            assert shares[name][unit]["identified"] == pytest.approx(float(right.float().mean()), abs=0.01)
+            assert shares[name][unit]["accuracy"] == pytest.approx(float((right & (labels == y)).float().mean()), abs=0.01)
     assert shares["task 0"]["row"]["identified"] < shares["task 0"]["batch"]["identified"]
 
 

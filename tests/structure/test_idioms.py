@@ -352,8 +352,9 @@ def test_what_the_user_froze_is_never_changed():
     for number, data in enumerate(tasks(VECTOR, 3, 200)):
         learner.learn(Task(str(number), data), QUICK)
         core = learner.core
-        used = core.channels.mask("b.weight", core.committed_units)
+        used = core.used_positions("b.weight")
         assert torch.equal(core.shared["b.weight"][used], weight[used])
+        assert torch.equal(core.initial_tensors(3)["b.weight"], weight)
     model.requires_grad_(False)
     with pytest.raises(ConfigError, match="nothing to learn"):
         Learner(model, example_input=VECTOR)

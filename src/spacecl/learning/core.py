@@ -144,7 +144,7 @@ class Core:
         untrained = self.blueprint.frozen  # begins as given where it is free, since it cannot learn
         for name, shared in self.shared.items():
             if name in untrained:
-                known = channels.mask(name, self.committed_units)
+                known = self.used_positions(name)
             else:
                 known = channels.filter_mask(name, self.committed_units, unprunable=True)
             tensors[name] = torch.where(known, shared, tensors[name])
