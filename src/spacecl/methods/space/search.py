@@ -26,7 +26,7 @@ from .target import HeldOut, find_level, size_so_far, split_examples
 if TYPE_CHECKING:
     from .method import SPACE
 
-_ROUNDS, _STEPS = 1, 6  # of leaving out core units, and of bisection in each
+_STEPS = 6  # of bisection when core units are left out
 _WORTH_EXAMPLES = 1000  # by which it is judged what a core unit is worth
 TOLERANCE = 0.02  # the default
 
@@ -183,20 +183,18 @@ class Search:
     def leave_out(self, units: Tensor, allowed: float) -> Tensor:
         """The units without those of the core that the task does not need, so that at most `allowed` of the answers is lost.
 
-        What a core unit is worth is the effect of its activations in the network that is left so far. A unit whose readers have
-        all been left out is worth nothing, so whole chains go, from the top down.
+        What a core unit is worth is the effect of its activations in the network with these units. One whose readers have been
+        left out before is worth nothing, so whole chains go, from the top down.
         """
-        for _ in range(_ROUNDS):
-            worth = self._estimate_worth(units)
-            known = (units & self.core.committed_units).nonzero()[:, 0]
-            order = known[worth[known].argsort(stable=True)]  # the least needed first
-            few, many = 0, len(order) + 1
-            for _ in range(_STEPS):
-                middle = (few + many) // 2
-                needless = self._lost(self._without(units, order[:middle])) <= allowed
-                few, many = (middle, many) if needless else (few, middle)
-            units = self._without(units, order[:few])
-        return units
+        worth = self._estimate_worth(units)
+        known = (units & self.core.committed_units).nonzero()[:, 0]
+        order = known[worth[known].argsort(stable=True)]  # the least needed first
+        few, many = 0, len(order) + 1
+        for _ in range(_STEPS):
+            middle = (few + many) // 2
+            needless = self._lost(self._without(units, order[:middle])) <= allowed
+            few, many = (middle, many) if needless else (few, middle)
+        return self._without(units, order[:few])
 
     def _without(self, units: Tensor, some: Tensor) -> Tensor:
         """The units without some, of which the last of a group stays if nothing else does."""
