@@ -274,7 +274,7 @@ def test_a_layer_that_is_full_is_said_refused_or_grown():
     record = learner.learn(Task("third", data), QUICK)
     assert record.grown
     assert learner.widths["0"] == 18
-    assert record.widths["0"] > 12
+    assert record.used["0"] > 12
     assert torch.equal(learner.logits(x, "task 0"), before)
 
 

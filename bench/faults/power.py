@@ -186,7 +186,9 @@ def _make_folder_scenario() -> Scenario:
         with lock_run(folder / "run"):
             check_same_settings(folder / "run", config)
             check_same_data(folder / "run", facts)
-            record_start(folder / "run", config, facts, make_learner(config, folder / "run", example, counts[0]["classes"]))
+            record_start(
+                folder / "run", config, facts, make_learner(config, folder / "run", example, counts[0]["classes"], len(tasks))
+            )
 
     def read(folder: Path) -> Parts:
         run = folder / "run"

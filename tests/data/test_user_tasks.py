@@ -103,7 +103,12 @@ def test_a_folder_of_pictures_is_run_by_the_command(tmp_path, capsys):
     arguments = ["run", str(tmp_path / "own"), "--out", str(tmp_path / "r"), "--no-measure", "--quiet"]
     with warnings.catch_warnings():
         warnings.simplefilter("default")
-        assert main([*arguments, "--set", "image_size=16", "--epochs", "3", "--variance", "0.8"]) == 0
+        assert (
+            main(
+                [*arguments, "--set", "image_size=16", "--epochs", "3", "--variance", "0.8", "--set", "options.shrinkage=false"]
+            )
+            == 0
+        )
     out, errors = capsys.readouterr()
     assert "2/2  b" in out
     assert "spacecl: warning: Task 'a': too few samples" in errors

@@ -145,11 +145,12 @@ def _map_array(file: Path, files: Mapping[str, CachedFile]) -> np.ndarray:
 def _checksum(file: Path, largest: int = sys.maxsize) -> int:
     with open_file(file, largest) as stream:
         status = os.fstat(stream.fileno())
-    return _compute_checksum(file, status.st_size, status.st_mtime_ns)
+    return _compute_checksum(file, status.st_size, status.st_mtime_ns, status.st_ino)
 
 
 @lru_cache(256)  # a stream of tasks loads the same entry for every task
-def _compute_checksum(file: Path, size: int, changed: int) -> int:
+def _compute_checksum(file: Path, size: int, changed: int, number: int) -> int:
+    """A file that replaces another within one tick of the clock has the same time, but another inode `number`."""
     checksum = 0
     with file.open("rb") as stream:
         while part := stream.read(CHUNK):

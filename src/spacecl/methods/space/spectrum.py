@@ -145,5 +145,8 @@ def regress(second: Tensor, removed: Tensor, kept: Tensor) -> Tensor:
     ridge = 1e-6 * block.diagonal().mean()
     if not ridge > 0:  # dead channels explain nothing
         return torch.zeros_like(cross)
-    factor = torch.linalg.cholesky(block + ridge * torch.eye(len(block), dtype=block.dtype))
+    block = block + ridge * torch.eye(len(block), dtype=block.dtype)
+    factor, problem = torch.linalg.cholesky_ex(block)
+    if problem:  # by rounding it has negative eigenvalues
+        return cross @ pseudo_inverse(block)
     return torch.cholesky_solve(cross.mT, factor).mT
