@@ -107,7 +107,8 @@ def test_the_values_on_the_page_are_those_of_the_results(browser, report):
     )
     rows = {tuple(row[:2]): row[2:] for row in browser.execute_script(script)}
     needs = [str(spectrum["core"] + count) for count in spectrum["needed"].values()]
-    assert rows["hidden1", "digits-2"] == [str(spectrum["core"]), "0.97", str(spectrum["core"] + spectrum["new"]), *needs]
+    after = spectrum["core"] + spectrum["new"]
+    assert rows["hidden1", "digits-2"] == [str(spectrum["core"]), f"{spectrum['threshold']:g}", str(after), *needs]
     commands = browser.execute_script("return [...document.querySelectorAll('.command pre')].map(p => p.textContent)")
     assert len(commands) == 5
     assert commands[-1] == "spacecl run permuted-digits --recipe fast --seed 0"
