@@ -43,8 +43,8 @@ def resize(core: Core, sizes: Sequence[int], expected: Mapping[str, Sequence[int
     positions = torch.cat([units_of[group.layers][: len(group.units)] for group in old.groups])  # old unit -> new unit
     before = torch.zeros(channels.units, dtype=torch.bool)
     before[positions] = True
-    given = old.all_units() if blueprint.given_units is None else blueprint.given_units
-    units = [torch.zeros_like(before).index_put((positions,), mask) for mask in (given, *(task.units for task in core.tasks))]
+    masks = (blueprint.known_units, *(task.units for task in core.tasks))
+    units = [torch.zeros_like(before).index_put((positions,), mask) for mask in masks]
     tasks = [replace(task, units=mask) for task, mask in zip(core.tasks, units[1:])]
     shared = channels.scatter(core.shared, before, {name: torch.zeros_like(initial[name]) for name in core.shared})
     blueprint = replace(blueprint, channels=channels, given_units=units[0])

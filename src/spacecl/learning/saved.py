@@ -68,7 +68,7 @@ def to_files(core: Core, records: Iterable[TaskRecord]) -> tuple[dict[str, Any],
         "tensors": _describe_tensors(blueprint.module),
         "tasks": [record.to_json() for record in records],
         "pretrained": blueprint.pretrained,
-        "given": blueprint.given_units is None or bool(blueprint.given_units.any()),
+        "given": bool(blueprint.known_units.any()),
     }
     initial = blueprint.tensors()
     weights = core.shared | (_add_given_values(core) if body["given"] else {})
@@ -86,18 +86,16 @@ def to_files(core: Core, records: Iterable[TaskRecord]) -> tuple[dict[str, Any],
 def _add_given_values(core: Core) -> Tensors:
     """The shared weights, with the values that later tasks begin with in place of the zeros at free positions."""
     channels, blueprint = core.channels, core.blueprint
-    units = channels.all_units() if blueprint.given_units is None else blueprint.given_units
     given = {name: tensor for name, tensor in blueprint.tensors().items() if name in _partly_free(core)}
-    given = channels.scatter(given, units, {name: core.shared[name] for name in given})
+    given = channels.scatter(given, blueprint.known_units, {name: core.shared[name] for name in given})
     return {name: torch.where(core.used_positions(name), core.shared[name], tensor) for name, tensor in given.items()}
 
 
 def _restore_given_values(core: Core) -> Core:
     """A core whose shared weights were read from a file: zeros at free positions again, the values there in the blueprint."""
     channels, blueprint = core.channels, core.blueprint
-    units = channels.all_units() if blueprint.given_units is None else blueprint.given_units
     stored = {name: core.shared[name] for name in _partly_free(core)}
-    module = rebuild(blueprint.module, channels.gather(stored, units))
+    module = rebuild(blueprint.module, channels.gather(stored, blueprint.known_units))
     module.eval()
     shared = {name: torch.where(core.used_positions(name), tensor, torch.zeros_like(tensor)) for name, tensor in stored.items()}
     return replace(core, blueprint=replace(blueprint, module=module), shared=core.shared | shared)

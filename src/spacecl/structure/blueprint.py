@@ -35,6 +35,11 @@ class Blueprint:
         return self.channels.head
 
     @property
+    def known_units(self) -> Tensor:
+        """The units for which the module has the user's values, as a boolean for every unit."""
+        return self.channels.all_units() if self.given_units is None else self.given_units
+
+    @property
     def frozen(self) -> set[str]:
         """Names of the parameters that the user has frozen."""
         return {name for name, parameter in self.module.named_parameters() if not parameter.requires_grad}

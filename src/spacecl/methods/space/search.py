@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -60,20 +60,19 @@ class Search:
         self.reused = core.committed_units  # the units of the core that the task's network has
         examples, judged = split_examples(task)
         self.held_out = HeldOut(network, judged, task.trainer)
-        self.analyze(task.train if self._knows_counts else examples)
+        self._analyze(task.train if self._knows_counts else examples)
 
     @property
     def _knows_counts(self) -> bool:
         """Whether the user has said how many filters, so that no network need be compared to find out."""
         return self.method.size is not None or self.method._variance_of(self.task.name) is not None
 
-    def analyze(self, examples: Data) -> None:
-        """Collect what the full network's activations are like on some examples, and rank the free units by it."""
+    def _analyze(self, examples: Data) -> None:
+        """Collect what the full network's activations are like on some examples."""
         self.examples = examples
         self.statistics = self._collect_statistics()
-        self.rank()
 
-    def rank(self) -> None:
+    def _rank(self) -> None:
         """Rank the free units by what the reused units of the core do not explain."""
         self.rankings = rank_units(
             self.core,
@@ -87,7 +86,8 @@ class Search:
     def choose(self) -> Choice:
         """Choose new units by whichever of variance, size and tolerance the user gave, and leave out core units not needed."""
         if self.method.reuse == "needed" and self.core.tasks:
-            self._reuse(self.leave_out(self.core.channels.all_units(), self._tolerance))
+            self.reused = self.leave_out(self.core.channels.all_units(), self._tolerance) & self.reused
+        self._rank()
         demand = self._find_demand()
         units = self._select(demand.wanted)
         if self.method.reuse == "needed" and self.core.tasks:
@@ -104,19 +104,16 @@ class Search:
             return demand, self._select(demand.wanted)
         # What is left out makes space for new units. How much is best is seen in the answers. Units that no task had together
         # bring weights that count: a large part of the core may exceed the size without any new unit.
-        tried: list[tuple[float, float, Tensor]] = []
+        tried = []
         for some in (reused, self._reused_in_full_groups()):
-            self._reuse(some)
-            units = self._select(self._find_demand().wanted)
-            tried.append((max(0.0, self.core.size(units) - demand.asked["so_far"]), self._lost(units), some))
-        self._reuse(min(tried, key=lambda entry: entry[:2])[2])
-        demand = self._find_demand()
-        return demand, self._select(demand.wanted)
-
-    def _reuse(self, units: Tensor) -> None:
-        """Restrict the core to some units, and rank the free ones by what these do not explain."""
-        self.reused = units & self.core.committed_units
-        self.rank()
+            self.reused = some
+            self._rank()
+            demand = self._find_demand()
+            units = self._select(demand.wanted)
+            excess = max(0.0, self.core.size(units) - demand.asked["so_far"])
+            tried.append((excess, self._lost(units), self.reused, self.rankings, demand, units))
+        _, _, self.reused, self.rankings, demand, units = min(tried, key=lambda entry: entry[:2])
+        return demand, units
 
     def _reused_in_full_groups(self) -> Tensor:
         """The reused units of groups that have no free ones."""
@@ -143,22 +140,28 @@ class Search:
 
         level, _ = find_level(self.rankings, accept)
         if self.examples is not self.task.train:  # found on examples that were held out; units are chosen by all of them
-            self.analyze(self.task.train)
+            self._analyze(self.task.train)
+            self._rank()
             if not accept(level):
                 level = min(level, find_level(self.rankings, accept)[0])
         return _Demand(lambda ranking: ranking.count(level), {"tolerance": tolerance}, level)
 
     def _demand_by_size(self, size: float) -> _Demand:
         assert self.method.budget is not None  # checked when the learner was made
-        budget, number = self.method.budget, len(self.core.tasks) + 1
-        allowed = size_so_far(self.core, size, number, budget)
 
         def exceeds(level: float) -> bool:
-            return self.core.size(self._select(lambda ranking: ranking.count(level))) > allowed
+            return self.core.size(self._select(lambda ranking: ranking.count(level))) > self._size_so_far
 
         _, level = find_level(self.rankings, exceeds, steps=14)
-        asked = {"size": size, "budget": budget, "so_far": round(allowed, 5)}
+        asked = {"size": size, "budget": self.method.budget, "so_far": round(self._size_so_far, 5)}
         return _Demand(lambda ranking: ranking.count(level), asked, level)
+
+    @cached_property
+    def _size_so_far(self) -> float:
+        """How much of the network all tasks up to this one may use, with a size for a budget of tasks."""
+        assert self.method.size is not None
+        assert self.method.budget is not None
+        return size_so_far(self.core, self.method.size, len(self.core.tasks) + 1, self.method.budget)
 
     def _demand_by_variance(self) -> _Demand:
         method, name = self.method, self.task.name
