@@ -117,11 +117,12 @@ class Core:
 
     def storage(self) -> dict[str, int]:
         """The bytes that are stored: shared weights, private tensors, masks, and what only later tasks need."""
+        given = self.blueprint.tensors() if self.blueprint.pretrained else {}  # with which later tasks begin
         parts: dict[str, Iterable[Tensor]] = {
             "weights": self.shared.values(),
             "own": (tensor for task in self.tasks for tensor in task.private.values()),
             "masks": [*(task.units for task in self.tasks), *self.ownership.masks.values()],
-            "memory": self.memory.values(),
+            "memory": [*self.memory.values(), *(given[name] for name in given if not self.channels.is_head(name))],
             "signatures": (tensor for task in self.tasks for tensor in task.signature.values()),
         }
         return {name: sum(tensor.nbytes for tensor in tensors) for name, tensors in parts.items()}

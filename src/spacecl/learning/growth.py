@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import SpaceError
 from ..structure.blueprint import rebuild, repeat_to_shape
-from ..structure.channels import trace
+from ..structure.channels import Channels, trace
 from ..structure.validate import check_narrowing
 from .core import Core
 
@@ -40,7 +40,7 @@ def resize(core: Core, sizes: Sequence[int], expected: Mapping[str, Sequence[int
     layers = [group.layers for group in old.groups]
     if any(len(units_of.get(name, ())) != size for name, size in zip(layers, sizes)) or len(units_of) != len(layers):
         raise SpaceError("The network cannot grow: with more channels its layers would be tied in another way.")
-    positions = torch.cat([units_of[group.layers][: len(group.units)] for group in old.groups])  # old unit -> new unit
+    positions = _match_units(old, channels)
     before = torch.zeros(channels.units, dtype=torch.bool)
     before[positions] = True
     masks = (blueprint.known_units, *(task.units for task in core.tasks))
@@ -52,6 +52,54 @@ def resize(core: Core, sizes: Sequence[int], expected: Mapping[str, Sequence[int
     if any(grown.digest(number) != core.digest(number) for number in range(len(core.tasks))):
         raise SpaceError("The network cannot grow: a committed task's weights would not stay in place.")
     return grown
+
+
+def widen(core: Core) -> Core:
+    """The same core beside the whole network that the user gave: a wider network, in which that many units are free.
+
+    What is learned in it is committed by `commit_into`. A network that cannot be made wider is returned as it is.
+    """
+    given, committed = core.blueprint.known_units, core.committed_units
+    counts = {group.layers: int(given[group.units].sum()) for group in core.channels.groups}
+    sizes = []
+    for group in core.channels.groups:
+        free = int((~committed[group.units]).sum())
+        sizes.append(len(group.units) - free + max(free, counts[group.layers]))
+    try:
+        wide = resize(core, sizes)
+    except SpaceError:
+        return core
+    units = torch.zeros(wide.channels.units, dtype=torch.bool)
+    for group in wide.channels.groups:
+        units[group.units[~wide.committed_units[group.units]][: counts[group.layers]]] = True
+    return replace(wide, blueprint=replace(wide.blueprint, given_units=units))
+
+
+def commit_into(core: Core, wide: Core, small: Mapping[str, Tensor], units: Tensor) -> Core:
+    """Commit a network that was learned in the wider network of a core to the core itself.
+
+    `small` has its tensors and `units` its units, both in the wider network. Units that only the wider network has move to
+    free units of the core, which must have enough of them.
+    """
+    if wide is core:
+        return core.commit(small, units)
+    channels, there = wide.channels, _match_units(core.channels, wide.channels)
+    narrow = torch.zeros_like(units).index_fill(0, there, True)
+    source = torch.arange(channels.units)
+    for group in channels.groups:
+        outside = group.units[(units & ~narrow)[group.units]]
+        vacant = group.units[(narrow & ~units & ~wide.committed_units)[group.units]][: len(outside)]
+        source[vacant], source[outside] = outside, vacant
+    into = {name: tensor.new_zeros(channels.shapes[name]) for name, tensor in small.items()}
+    into |= {name: small[name].new_zeros((len(small[name]), *channels.shapes[name][1:])) for name in channels.heads}
+    moved = channels.permute(channels.scatter(small, units, into), source)
+    return core.commit(channels.gather(moved, units[source]), units[source][there])
+
+
+def _match_units(old: Channels, new: Channels) -> Tensor:
+    """For every unit of a network, its number in a larger one, where a group's old units are the first."""
+    units_of = {group.layers: group.units for group in new.groups}
+    return torch.cat([units_of[group.layers][: len(group.units)] for group in old.groups])
 
 
 def _resized_shapes(core: Core, sizes: Sequence[int]) -> dict[str, tuple[int, ...]]:

@@ -68,12 +68,13 @@ def to_files(core: Core, records: Iterable[TaskRecord]) -> tuple[dict[str, Any],
         "tensors": _describe_tensors(blueprint.module),
         "tasks": [record.to_json() for record in records],
         "pretrained": blueprint.pretrained,
-        "given": bool(blueprint.known_units.any()),
+        "given": bool(blueprint.known_units.any()) and not blueprint.pretrained,
     }
     initial = blueprint.tensors()
     weights = core.shared | (_add_given_values(core) if body["given"] else {})
     shared = {f"core.{name}": tensor for name, tensor in weights.items()}
-    shared |= {f"given.{name}": initial[name] for name in core.channels.private - core.channels.heads}
+    given = initial.keys() if blueprint.pretrained else core.channels.private  # of the former, later tasks need everything
+    shared |= {f"given.{name}": initial[name] for name in given - core.channels.heads}
     shared |= {f"taken.{name}": tensor for name, tensor in core.ownership.masks.items()}
     shared |= {f"memory.{name}": tensor for name, tensor in core.memory.items()}
     for number, task in enumerate(core.tasks):
@@ -154,7 +155,7 @@ def from_files(
     core = replace(core, blueprint=replace(core.blueprint, pretrained=body.pretrained))
     if body.given:
         core = _restore_given_values(core)
-    elif core.tasks:  # version 0.1 did not save these values: free channels are newly drawn
+    elif core.tasks and not body.pretrained:  # version 0.1 did not save these values: free channels are newly drawn
         core = replace(core, blueprint=replace(core.blueprint, given_units=torch.zeros_like(core.committed_units)))
     return core, {record.name: record for record in body.tasks}
 

@@ -60,14 +60,17 @@ class Blueprint:
     def initial_tensors(self, classes: int) -> Tensors:
         """The tensors of the full network as the user gave it, with a new head.
 
-        Channels that the user's model does not have, since the network has grown, are newly drawn.
+        Channels that the user's model does not have, since the network has grown, are newly drawn. The user's filters
+        begin with zero weight on them, so that their features are what they were.
         """
         if self.given_units is None:
             tensors = self.tensors()
         else:
-            tensors = self._draw_tensors()
-            if bool(self.given_units.any()):
-                tensors |= self.channels.scatter(self.tensors(), self.given_units, tensors)
+            tensors, units = self._draw_tensors(), self.given_units
+            if bool(units.any()):
+                zeros = {name: self.channels.filter_mask(name, units) for name in self.channels.shared}
+                tensors |= {name: tensors[name].masked_fill(mask, 0) for name, mask in zeros.items()}
+                tensors |= self.channels.scatter(self.tensors(), units, tensors)
         return tensors | self.new_head(tensors, classes)
 
     def _draw_tensors(self) -> Tensors:

@@ -108,6 +108,19 @@ class Channels:
             full[name][self._grid(name, keep)] = tensor.to(full[name])
         return full
 
+    def permute(self, tensors: Mapping[str, Tensor], source: Tensor) -> Tensors:
+        """Full tensors in which every unit has the values of another one of its group: unit u has those of `source[u]`.
+
+        The same network in another order, as long as no unit has the values of two.
+        """
+        permuted = {}
+        for name, tensor in tensors.items():
+            for dim, owner in enumerate(self.dims[name]):
+                if owner is not None:
+                    tensor = tensor.index_select(dim, _permute_indices(owner, source).to(tensor.device))
+            permuted[name] = tensor
+        return permuted
+
     def mask(self, name: str, keep: Tensor) -> Tensor:
         """True at the positions of a full tensor that belong to the network that keeps these units."""
         mask = torch.zeros(self.shapes[name], dtype=torch.bool)
@@ -266,6 +279,15 @@ def _find_dimension(units: Tensor) -> tuple[Tensor | None, ...]:
         if bool(((columns == owner) | (columns == NO_OWNER)).all()) and len(torch.unique(owner)) > 1:
             return tuple(owner if d == dim else None for d in range(units.dim()))
     return (None,) * units.dim()
+
+
+def _permute_indices(owner: Tensor, source: Tensor) -> Tensor:
+    """For every index along a dimension, the index whose values it gets when unit u gets those of `source[u]`."""
+    indices = torch.arange(len(owner))
+    owned = (owner >= 0).nonzero()[:, 0]
+    by_source, by_owner = (owned[units.argsort(stable=True)] for units in (source[owner[owned]], owner[owned]))
+    indices[by_source] = by_owner  # units of a group have the same number of indices, in the same order
+    return indices
 
 
 def _drop_empty(owner: Tensor | None) -> Tensor | None:

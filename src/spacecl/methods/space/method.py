@@ -18,7 +18,7 @@ from ...learning.analysis import Target
 from ...learning.checkpoints import Epoch
 from ...learning.context import TaskContext
 from ...learning.core import Core
-from ...learning.growth import grow
+from ...learning.growth import commit_into, grow, widen
 from ...learning.method import Learned, Method
 from ...learning.recipe import Recipe
 from ...options import (
@@ -194,16 +194,17 @@ class SPACE(Method):
         """Learn a task: algorithm 1 of the paper. A full-width network that is `trained` already is not trained again."""
         full = core.channels.full_layers(core.committed_units)
         core = self._ensure_capacity(core, task, full)
-        network, history = self._train(core, task) if trained is None else (trained, [])
+        wide = self._widen(core)
+        network, history = self._train(wide, task) if trained is None else (trained, [])
         started = time.perf_counter()
-        search = Search(self, core, task, network)
+        search = Search(self, wide, task, network, home=core)
         choice = search.choose()
         small = search.narrow(choice.units)
         predicted = search.held_out.compare(small)
         seconds = {"analyse": time.perf_counter() - started}
-        history += self._retrain(core, small, choice.units, task)
+        history += self._retrain(wide, small, choice.units, task)
         reached = search.held_out.compare(small)
-        core = core.commit(core.blueprint.extract_tensors(small), choice.units)
+        core = commit_into(core, wide, core.blueprint.extract_tensors(small), choice.units)
         target = Target(
             asked=choice.asked,
             level=choice.level,
@@ -236,6 +237,15 @@ class SPACE(Method):
             'on_full="grow" would add channels.'
         )
         return core
+
+    def _widen(self, core: Core) -> Core:
+        """With a pretrained model, the core in a wider network, in which later tasks, too, begin with the whole model.
+
+        Free channels alone are not enough: a pretrained network without some of its channels is hardly better than a new one.
+        What is kept of the model is fitted into the free channels, and what is not is estimated from the rest by
+        compensation, without which nothing is gained.
+        """
+        return widen(core) if core.tasks and core.blueprint.pretrained and self.compensate else core
 
     def _train(self, core: Core, task: TaskContext) -> tuple[nn.Module, list[Epoch]]:
         """Train a network with the core's channels and the free ones, the core frozen; returns it at full width."""

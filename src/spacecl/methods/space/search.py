@@ -52,10 +52,13 @@ class _Demand:
 
 
 class Search:
-    """Finds the units of a task's network from the trained full-width network."""
+    """Finds the units of a task's network from the trained full-width network.
 
-    def __init__(self, method: SPACE, core: Core, task: TaskContext, network: nn.Module):
-        self.method, self.core, self.task, self.network = method, core, task, network
+    `home` is the core that the task will be committed to; `core` is that, or one in a wider network (see `widen`).
+    """
+
+    def __init__(self, method: SPACE, core: Core, task: TaskContext, network: nn.Module, home: Core):
+        self.method, self.core, self.task, self.network, self.home = method, core, task, network, home
         self.tensors = core.blueprint.extract_tensors(network)
         self.reused = core.committed_units  # the units of the core that the task's network has
         examples, judged = split_examples(task)
@@ -78,14 +81,21 @@ class Search:
             self.core,
             self.reused,
             self.statistics,
+            space=self._space,
             activations=self.method.activations,
             projection=self.method.projection,
             order=self.method.selection,
         )
 
+    @cached_property
+    def _space(self) -> dict[tuple[str, ...], int]:
+        """How many new units the network has space for, by the layers of a group."""
+        committed = self.home.committed_units
+        return {group.layers: int((~committed[group.units]).sum()) for group in self.home.channels.groups}
+
     def choose(self) -> Choice:
         """Choose new units by whichever of variance, size and tolerance the user gave, and leave out core units not needed."""
-        if self.method.reuse == "needed" and self.core.tasks:
+        if self.method.reuse == "needed" and self.core.tasks and self.core is self.home:  # a wide network needs none of them
             self.reused = self.leave_out(self.core.channels.all_units(), self._tolerance) & self.reused
         self._rank()
         demand = self._find_demand()
@@ -116,10 +126,10 @@ class Search:
         return demand, units
 
     def _reused_in_full_groups(self) -> Tensor:
-        """The reused units of groups that have no free ones."""
-        units, committed = self.reused.clone(), self.core.committed_units
+        """The reused units of groups that have no space for new ones."""
+        units = self.reused.clone()
         for group in self.core.channels.groups:
-            units[group.units] &= committed[group.units].all()
+            units[group.units] &= self._space[group.layers] == 0
         return units
 
     @property
@@ -161,7 +171,7 @@ class Search:
         """How much of the network all tasks up to this one may use, with a size for a budget of tasks."""
         assert self.method.size is not None
         assert self.method.budget is not None
-        return size_so_far(self.core, self.method.size, len(self.core.tasks) + 1, self.method.budget)
+        return size_so_far(self.home, self.method.size, len(self.core.tasks) + 1, self.method.budget)
 
     def _demand_by_variance(self) -> _Demand:
         method, name = self.method, self.task.name

@@ -43,6 +43,7 @@ class Ranking:
 
     group: Group
     sites: Sequence[Site]
+    space: int  # new units that the network has space for
     in_core: Tensor  # (units of the group,) booleans
     reused: Tensor  # (units of the group,) booleans: those of the core that the task's network has
     costs: Tensor  # (free units + 1,) of keeping 0, 1, 2, ... of them; never rising
@@ -69,13 +70,15 @@ def rank_units(
     reused: Tensor,
     statistics: Mapping[Place, Statistics],
     *,
+    space: Mapping[tuple[str, ...], int] | None = None,
     activations: Literal["post", "pre"] = "post",
     projection: bool = True,
     order: Literal["effect", "pivoted", "first"] = "pivoted",
 ) -> list[Ranking]:
     """Rank the free units of every group that can be judged, from what was seen of a task's activations.
 
-    A pure function: it changes nothing. `order` says which of the free filters come first.
+    A pure function: it changes nothing. `order` says which of the free filters come first. `space` says how many of them the
+    network has space for, by the layers of a group; by default all.
     """
     rankings = []
     for group in core.channels.groups:
@@ -94,7 +97,8 @@ def rank_units(
             gradients = [_select(statistics[place].gradient, local[~in_core]) for place, local in places]
             best, costs = rank_by_effect([(r.new * r.variance, gradient) for r, gradient in zip(residuals, gradients)])
             pick = partial(_take, best)
-        rankings.append(Ranking(group, sites, in_core, reused[group.units], costs, pick))
+        allowed = int((~in_core).sum()) if space is None else space[group.layers]
+        rankings.append(Ranking(group, sites, allowed, in_core, reused[group.units], costs, pick))
     return rankings
 
 
@@ -201,7 +205,7 @@ def _take(order: Sequence[int], count: int) -> Sequence[int]:
 
 
 def _allowed(ranking: Ranking, wanted: int, tasks_left: int | None) -> int:
-    return wanted if tasks_left is None else min(wanted, allowance(len(ranking.free), tasks_left))
+    return min(wanted, ranking.space if tasks_left is None else allowance(ranking.space, tasks_left))
 
 
 def _summarize(
