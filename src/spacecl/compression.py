@@ -39,7 +39,7 @@ def compress(
     """Make a trained classifier physically smaller (section 3.2): analyze it, prune it in one shot, retrain once.
 
     How small follows from a `tolerance`, a `size` or a `variance`, as with `SPACE`, whose options are those here; by default,
-    the answers before retraining may be 0.02 nats from those of the model. Returns the small model and the record of its
+    0.02 of the information in the model's answers may be lost before retraining. Returns the small model and the record of its
     compression; the model given is not changed. `recipe.retrain_epochs` says how long to retrain.
 
     >>> import torch
@@ -49,8 +49,7 @@ def compress(
     >>> small[0].out_features < 64
     True
     """
-    if options.get("size") is not None:
-        options.setdefault("budget", 1)
+    options = {"budget": 1} | options
     learner = Learner(
         model,
         _Compression(variance=variance, **options),

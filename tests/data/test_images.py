@@ -110,6 +110,17 @@ def test_shifts_move_images_by_up_to_two_pixels_each_way():
     assert torch.equal(y.sum((1, 2, 3)), torch.ones(500))
 
 
+@pytest.mark.parametrize("shape", [(500, 3, 4, 4), (500, 30)])
+def test_masking_makes_a_fifth_of_the_values_zero_and_leaves_the_rest(shape):
+    torch.manual_seed(0)
+    x = torch.randn(shape)
+    y = augment(x, "mask")
+    masked = y == 0
+    assert masked.float().mean() == pytest.approx(0.2, abs=0.02)
+    assert torch.equal(y[~masked], x[~masked])
+    assert not torch.equal(masked[0], masked[1])
+
+
 def test_the_augmentation_none_changes_nothing():
     x = torch.randn(5, 3, 6, 6)
     assert augment(x, "none") is x

@@ -151,6 +151,16 @@ def test_augmentation_of_what_is_no_image_is_refused():
         trainer.fit(chain(), data, data)
 
 
+def test_inputs_of_any_shape_can_be_masked_unless_they_are_integers():
+    x, y = tasks(torch.zeros(1, 6), 1)[0]
+    trainer = Trainer(Fabric(accelerator="cpu", devices=1), Recipe(epochs=1, augment="mask"), seed=0)
+    assert len(trainer.fit(chain(), Data((x, y), "data"), Data((x, y), "data"))) == 1
+    data = Data((torch.randint(0, 20, (len(x), 5)), y), "data")
+    model = nn.Sequential(nn.Embedding(20, 8), nn.Flatten(), nn.Linear(8 * 5, 3))
+    with pytest.raises(ConfigError, match=r'augment="mask" is for floating-point inputs; these are torch.int64'):
+        trainer.fit(model, data, data)
+
+
 def test_a_layer_with_sparse_gradients_is_trained_without_the_fused_optimiser():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(20, 8, sparse=True), nn.Flatten(), nn.Linear(8 * 5, 3))

@@ -6,7 +6,7 @@ from models import IMAGE, VECTOR, ConvNet, chain, tasks
 from torch import nn
 
 import spacecl
-from spacecl import SPACE, ConfigError, Learner, Recipe, Task
+from spacecl import SPACE, ConfigError, Learner, Recipe, Task, compress
 from spacecl.methods.space.target import find_level, size_so_far
 
 SHORT = Recipe(epochs=3, retrain_epochs=1)
@@ -180,3 +180,23 @@ def test_what_a_task_left_out_is_there_for_the_next_one(tmp_path):
     assert all(torch.equal(learner.logits(x, name), before[name]) for name in before)
     learner.save(tmp_path)
     assert Learner.load(tmp_path, wide()).records["again"].digest == record.digest
+
+
+def test_without_a_budget_a_task_leaves_half_of_the_free_channels_to_later_ones():
+    data = tasks(VECTOR, 3, examples=400)
+    torch.manual_seed(0)
+    learner = Learner(wide(40), SPACE(tolerance=1e-9), example_input=VECTOR)  # more than any network can do
+    free = 40
+    for number, some in enumerate(data):
+        learner.learn(Task(str(number), some), SHORT)
+        left = {layer["of"] - layer["taken"] for layer in learner.capacity.values()}
+        assert min(left) == free - free // 2
+        free = min(left)
+
+
+def test_a_budget_of_one_task_and_compression_may_keep_more_than_half():
+    data = tasks(VECTOR, 1, examples=400)[0]
+    _, record = teach_one(data, tolerance=1e-9, budget=1)
+    assert min(record.widths.values()) > 40  # of 60; the others are dead
+    small, _ = compress(wide(), data, example_input=VECTOR, tolerance=1e-9, recipe=SHORT)
+    assert small[0].out_features > 40

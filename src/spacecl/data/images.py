@@ -16,6 +16,7 @@ from ..documents import Count
 from ..errors import DataError, renamed
 from ..validation import is_integer, is_number, show
 
+MASKED = 0.2  # of the values of an input
 SHIFT = 2  # pixels by which augmentation may move an image in each direction
 Values = tuple[float, ...]  # one per channel
 
@@ -189,7 +190,12 @@ def pad_statistics(statistics: Statistics, share: float) -> Statistics:
 
 
 def augment(x: Tensor, how: str) -> Tensor:
-    """Flip and shift the images of a batch at random: "flip", "shift", "flip-shift", or "none" for no change."""
+    """Flip and shift the images of a batch at random: "flip", "shift", "flip-shift", or "none" for no change.
+
+    "mask" is for any inputs: each value is replaced by zero with a probability of a fifth.
+    """
+    if how == "mask":
+        return x.masked_fill(torch.rand(x.shape, device=x.device) < MASKED, 0)
     if "flip" in how:
         mirrored = (torch.rand(len(x), device=x.device) < 0.5).nonzero()[:, 0]
         x = x.index_copy(0, mirrored, x[mirrored].flip(-1))

@@ -168,7 +168,9 @@ class Trainer:
 
 
 def _augment(x: Tensor, recipe: Recipe, title: str) -> Tensor:
-    if recipe.augment != "none" and x.dim() != 4:
+    if recipe.augment == "mask" and not x.is_floating_point():
+        raise ConfigError(f'{title}: augment="mask" is for floating-point inputs; these are {x.dtype}. Use "none".')
+    if recipe.augment not in ("none", "mask") and x.dim() != 4:
         shape = tuple(x.shape[1:])
         raise ConfigError(f'{title}: augment="{recipe.augment}" is for images, but inputs have shape {shape}. Use "none".')
     return augment(x, recipe.augment)

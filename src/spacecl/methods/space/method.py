@@ -136,7 +136,9 @@ class SPACE(Method):
         help="when a layer has no free channel: learn with the core's filters, raise an error, or grow the network",
     )
     budget: PositiveInt | None = option(
-        default=None, help="number of tasks that the network must have capacity for; None: each task takes what it needs"
+        default=None,
+        help="number of tasks that the network must have capacity for; None: with a tolerance, each task takes at most half of "
+        "the free filters of a layer; with variance, what it needs",
     )
     growth: Annotated[float, Field(gt=1, le=100)] = option(
         default=1.5, help="factor by which every layer grows with on_full=grow"

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _STEPS = 6  # of bisection when core units are left out
 _WORTH_EXAMPLES = 1000  # by which it is judged what a core unit is worth
 TOLERANCE = 0.02  # the default
+_TASKS_AHEAD = 3  # with a tolerance: a task takes at most half of the free units, and leaves the rest to later ones
 
 
 @dataclass(frozen=True)
@@ -249,9 +250,14 @@ class Search:
 
     @property
     def _tasks_left(self) -> int | None:
-        """For how many tasks, this one included, every layer must have a channel; None if nobody asked for that."""
+        """For how many tasks, this one included, every layer must have a channel; None if that does not matter.
+
+        With a tolerance and no budget, more tasks may always come.
+        """
         budget = self.method.budget
-        return None if budget is None or self.method.size is not None else max(1, budget - len(self.core.tasks))
+        if budget is not None and self.method.size is None:
+            return max(1, budget - len(self.core.tasks))
+        return None if self._knows_counts else _TASKS_AHEAD
 
     def _lost(self, units: Tensor) -> float:
         return self.held_out.compare(self.narrow(units))["lost"]
