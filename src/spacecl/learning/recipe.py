@@ -54,8 +54,8 @@ class Recipe:
     )
     augment: Literal["none", "flip", "shift", "flip-shift", "mask"] = option(
         default="none",
-        help="random changes of training images: mirrored, shifted by up to 2 pixels, or both; for inputs of any shape: mask, a "
-        "fifth of the values is zero",
+        help="random changes of training images: mirrored, shifted by up to 2 pixels, or both; for inputs of any shape: mask, "
+        "a fifth of the values is zero",
     )
     clip: PositiveFloat | None = option(
         default=None, help="largest norm of the gradient of a step; longer ones are shortened; None: no limit"
