@@ -72,6 +72,12 @@ def test_without_compensation_nothing_is_widened():
     assert NARROW._widen(learner.core) is not learner.core
 
 
+def test_a_network_with_a_group_that_cannot_be_judged_is_not_widened(monkeypatch):
+    core = teach(pretrained(), NARROW, example=IMAGE, count=1).core
+    monkeypatch.setattr("spacecl.methods.space.method.find_places", lambda channels, group, side: group.layers[0] != "conv")
+    assert NARROW._widen(core) is core
+
+
 def test_a_network_learned_beside_the_core_is_fitted_into_free_units():
     learner = teach(pretrained(), NARROW, example=IMAGE, count=1)
     core, x = learner.core, torch.randn(5, *IMAGE.shape[1:])

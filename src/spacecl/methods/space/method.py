@@ -35,6 +35,7 @@ from ...structure.channels import Channels
 from ...structure.graph import matches
 from ...validation import show
 from .search import Search
+from .selection import find_places
 
 
 def _check_variance(value: Any) -> float | dict[str, float]:
@@ -245,9 +246,12 @@ class SPACE(Method):
 
         Free channels alone are not enough: a pretrained network without some of its channels is hardly better than a new one.
         What is kept of the model is fitted into the free channels, and what is not is estimated from the rest by
-        compensation, without which nothing is gained.
+        compensation, without which nothing is gained. Groups that cannot be judged would not fit.
         """
-        return widen(core) if core.tasks and core.blueprint.pretrained and self.compensate else core
+        if not core.tasks or not core.blueprint.pretrained or not self.compensate:
+            return core
+        channels = core.channels
+        return widen(core) if all(find_places(channels, group, self.activations) for group in channels.groups) else core
 
     def _train(self, core: Core, task: TaskContext) -> tuple[nn.Module, list[Epoch]]:
         """Train a network with the core's channels and the free ones, the core frozen; returns it at full width."""
