@@ -62,7 +62,7 @@ class Config:
     method: MethodName = option(default="space", help="continual-learning method")
     recipe: Literal["auto", "fast", "best", "paper"] = option(
         default="fast",
-        help="how to train: auto, by the number of examples; fast, a few minutes per task; best, two to three times as long; "
+        help="how to train: auto, by the number of examples; fast, a few minutes per task; best, up to five times as long; "
         "or paper, as published; your own data have auto, their default, and paper",
     )
     seed: Annotated[int, Field(ge=0, lt=2**40)] = option(default=0, help="random seed; the same seed gives the same result")
