@@ -172,7 +172,7 @@ class Search:
         """How much of the network all tasks up to this one may use, with a size for a budget of tasks."""
         assert self.method.size is not None
         assert self.method.budget is not None
-        return size_so_far(self.home, self.method.size, len(self.core.tasks) + 1, self.method.budget)
+        return size_so_far(self.method.size, len(self.core.tasks) + 1, self.method.budget)
 
     def _demand_by_variance(self) -> _Demand:
         method, name = self.method, self.task.name
