@@ -93,10 +93,10 @@ def find_level(rankings: Sequence[Ranking], accept: Callable[[float], bool], ste
 def size_so_far(size: float, number: int, budget: int) -> float:
     """How much of the network the first `number` of `budget` tasks may use, so that all of them use `size`.
 
-    Later tasks find more in the core, and need fewer new weights: shares fall evenly, from three parts for the first task to
-    one for the last.
+    Later tasks find more in the core, and need fewer new weights: shares fall evenly, from five parts for the first task to
+    three for the last.
 
     >>> [round(size_so_far(0.4, number, budget=4), 3) for number in (1, 2, 3, 4)]
-    [0.15, 0.267, 0.35, 0.4]
+    [0.125, 0.233, 0.325, 0.4]
     """
-    return size * number * (3 - (number - 1) / (budget - 1)) / (2 * budget) if number < budget else size
+    return size * number * (5 - (number - 1) / (budget - 1)) / (4 * budget) if number < budget else size
