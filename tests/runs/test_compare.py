@@ -102,6 +102,12 @@ def test_a_preset_changes_the_options_that_it_names_and_nothing_else(tmp_path):
         changed = {key for key in paper if runs[f"paper-{name}"][key] != paper[key]}
         assert changed == ({"activations", "variance"} if name == "activations" else {name})
     assert {key for key in paper if runs["all"][key] != paper[key]} == {*switches, "variance"}
+    runs = get_options(plan(tmp_path / "a", "--preset", "parts"))
+    assert runs.pop("space") == plain["options"]
+    assert len(runs) == 7
+    for name, options in runs.items():
+        part = name.removeprefix("space-without-")
+        assert {key for key in options if options[key] != plain["options"][key]} == {part}
     runs = plan(tmp_path / "f", "--preset", "frontier")
     assert len(runs) == 20
     assert {entry["method"] for entry in runs.values()} == {"space", "packnet", "hat"}

@@ -199,5 +199,6 @@ ABLATIONS = {  # names for `spacecl compare --preset`
     "projection": "SPACE with and without projection-subtraction",
     "threshold": "SPACE as published: 99 % of the variance in every layer, or more in the first",
     "choices": "SPACE as published, with each of this library's five changes alone, and with all",
+    "parts": "SPACE, and SPACE without each of its parts alone: with the paper's choice in its place",
     "frontier": "accuracy against size: SPACE, SPACE as published, PackNet and HAT, five settings each",
 }
