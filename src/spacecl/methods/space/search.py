@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 _STEPS = 6  # of bisection when core units are left out
 _WORTH_EXAMPLES = 1000  # by which it is judged what a core unit is worth
 TOLERANCE = 0.02  # the default
-_TASKS_AHEAD = 3  # with a tolerance: a task takes at most half of the free units, and leaves the rest to later ones
+_MOST = 0.2  # of what is free of the network, at most, for one task with a tolerance and no budget
 
 
 @dataclass(frozen=True)
@@ -155,17 +156,23 @@ class Search:
             self._rank()
             if not accept(level):
                 level = min(level, find_level(self.rankings, accept)[0])
+        least = self.core.size(self._select(lambda ranking: ranking.count(math.inf)))  # used already, or unprunable
+        level = max(level, self._level_for_size(least + (1 - least) * self._share))
         return _Demand(lambda ranking: ranking.count(level), {"tolerance": tolerance}, level)
 
     def _demand_by_size(self, size: float) -> _Demand:
         assert self.method.budget is not None  # checked when the learner was made
-
-        def exceeds(level: float) -> bool:
-            return self.core.size(self._select(lambda ranking: ranking.count(level))) > self._size_so_far
-
-        _, level = find_level(self.rankings, exceeds, steps=14)
+        level = self._level_for_size(self._size_so_far)
         asked = {"size": size, "budget": self.method.budget, "so_far": round(self._size_so_far, 5)}
         return _Demand(lambda ranking: ranking.count(level), asked, level)
+
+    def _level_for_size(self, size: float) -> float:
+        """The lowest level with which all tasks up to this one use at most this much of the network."""
+
+        def exceeds(level: float) -> bool:
+            return self.core.size(self._select(lambda ranking: ranking.count(level))) > size
+
+        return find_level(self.rankings, exceeds, steps=14)[1]
 
     @cached_property
     def _size_so_far(self) -> float:
@@ -250,14 +257,14 @@ class Search:
 
     @property
     def _tasks_left(self) -> int | None:
-        """For how many tasks, this one included, every layer must have a channel; None if that does not matter.
-
-        With a tolerance and no budget, more tasks may always come.
-        """
+        """For how many tasks, this one included, every layer must have a channel; None if that does not matter."""
         budget = self.method.budget
-        if budget is not None and self.method.size is None:
-            return max(1, budget - len(self.core.tasks))
-        return None if self._knows_counts else _TASKS_AHEAD
+        return max(1, budget - len(self.core.tasks)) if budget is not None and self.method.size is None else None
+
+    @property
+    def _share(self) -> float:
+        """How much of what is free of the network a task with a tolerance may take. Without a budget, more may always come."""
+        return _MOST if self._tasks_left is None else 1 / self._tasks_left
 
     def _lost(self, units: Tensor) -> float:
         return self.held_out.compare(self.narrow(units))["lost"]
