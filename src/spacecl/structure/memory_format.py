@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.nn.modules.utils import _pair, _triple
 from torch.overrides import TorchFunctionMode
 
+from .calling import Inputs, call_model, map_tensors
+
 
 def to_memory_format(x: Tensor, channels_last: bool) -> Tensor:
     """Return a batch in a memory format. Only images can be channels-last."""
@@ -21,11 +23,15 @@ def set_memory_format(module: nn.Module, channels_last: bool) -> nn.Module:
     return module.to(memory_format=torch.channels_last if channels_last else torch.contiguous_format)  # type: ignore[call-overload]
 
 
-def run_model(module: nn.Module, x: Tensor, channels_last: bool = False) -> Tensor:
-    """Run a module on inputs, moved to its device, precision and memory format first."""
+def run_model(module: nn.Module, inputs: Inputs, channels_last: bool = False) -> Tensor:
+    """Run a module on inputs, moved to its device, precision and memory format first; returns its scores."""
     parameter = next(module.parameters())
-    x = x.to(parameter.device, parameter.dtype if x.is_floating_point() else x.dtype)
-    return module(to_memory_format(x, channels_last))
+
+    def move(x: Tensor) -> Tensor:
+        x = x.to(parameter.device, parameter.dtype if x.is_floating_point() else x.dtype)
+        return to_memory_format(x, channels_last)
+
+    return call_model(module, map_tensors(move, inputs))
 
 
 def protect_gradients(module: nn.Module) -> AbstractContextManager[object]:
