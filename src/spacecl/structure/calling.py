@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-import torch
 from torch import Tensor, nn
 
 from ..errors import UnsupportedModelError
@@ -24,6 +23,7 @@ def call_model(module: nn.Module, inputs: Inputs) -> Tensor:
 def find_scores(result: Any) -> Tensor:
     """The scores in what a model returns: a tensor, or a tensor named `logits` beside others, or the first of several.
 
+    >>> import torch
     >>> find_scores({"logits": torch.ones(2, 3), "hidden": torch.zeros(2, 8)}).shape
     torch.Size([2, 3])
     """
@@ -62,6 +62,7 @@ def list_tensors(inputs: Inputs) -> list[Tensor]:
 def count_rows(inputs: Inputs) -> int:
     """The number of examples.
 
+    >>> import torch
     >>> count_rows({"ids": torch.zeros(4, 7), "mask": torch.ones(4, 7)})
     4
     """
