@@ -6,6 +6,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from spacecl import SPACE, Learner, Recipe, Task
+from spacecl.learning.core import Core
+from spacecl.learning.state import State
 from spacecl.structure.validate import validate_model
 
 TOKENS = torch.zeros(1, 5, 12)
@@ -130,3 +132,17 @@ def test_a_network_with_attention_learns_tasks_and_keeps_them(tmp_path):
     learner.save(tmp_path)
     loaded = Learner.load(tmp_path, Block("fused"))
     assert torch.equal(loaded.logits(x, "second"), learner.logits(x, "second"))
+
+
+def test_a_learner_that_was_saved_before_heads_were_units_is_read_as_it_was(tmp_path):
+    torch.manual_seed(0)
+    model = Block("fused")
+    learner = Learner(model, SPACE(size=0.6, budget=2), example_input=TOKENS)
+    with pytest.warns(UserWarning, match="attn.qkv: mixed by scaled_dot_product_attention"):
+        learner._state = State(learner.method, Core.empty(validate_model(model, TOKENS, rules=1)))
+    x = torch.randn(300, 5, 12)
+    learner.learn(Task("first", (x, (x[:, 0, 0] > 0).long())), Recipe(epochs=2))
+    learner.save(tmp_path)
+    loaded = Learner.load(tmp_path, Block("fused"))
+    assert torch.equal(loaded.logits(x, "first"), learner.logits(x, "first"))
+    assert [group.layers for group in loaded.core.channels.groups] == [("embed", "attn.proj")]

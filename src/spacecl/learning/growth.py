@@ -34,7 +34,7 @@ def resize(core: Core, sizes: Sequence[int], expected: Mapping[str, Sequence[int
     initial = {name: repeat_to_shape(tensor, shapes[name]) for name, tensor in blueprint.tensors().items()}
     module = blueprint.build(initial)
     module.eval()
-    channels = trace(module, blueprint.example, blueprint.head, blueprint.shared)
+    channels = trace(module, blueprint.example, blueprint.head, blueprint.shared, blueprint.rules)
     channels = check_narrowing(module, blueprint.example, channels)
     units_of = {group.layers: group.units for group in channels.groups}
     layers = [group.layers for group in old.groups]

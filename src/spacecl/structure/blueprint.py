@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ..errors import ConfigError
 from .channels import Channels, Tensors
 from .layers import adapt_layer, initialize_layer
+from .owners import RULES
 from .sizes import set_sizes
 
 
@@ -28,6 +29,7 @@ class Blueprint:
     channels: Channels
     channels_last: bool = False  # whether it runs in that memory format, the faster one on CPUs
     pretrained: bool = False  # whether the user's model was trained before, as far as its norms show
+    rules: int = RULES  # the version of the rules by which the channels were found
     given_units: Tensor | None = None  # the units for which the module has the user's values; None: all
 
     @property

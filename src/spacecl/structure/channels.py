@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from .graph import layer_of, module_of
-from .owners import NO_OWNER, Owners
+from .owners import NO_OWNER, RULES, Owners
 from .walk import find_owners
 
 Tensors = dict[str, Tensor]
@@ -197,9 +197,11 @@ class Channels:
         return tuple(grid)
 
 
-def trace(model: nn.Module, example: Tensor, head: str | None = None, shared: Sequence[str] = ()) -> Channels:
+def trace(
+    model: nn.Module, example: Tensor, head: str | None = None, shared: Sequence[str] = (), rules: int = RULES
+) -> Channels:
     """Find the channels of a model by owner ids. It is not checked whether they are right: see `validate_model`."""
-    owners = find_owners(model, example, head, shared)
+    owners = find_owners(model, example, head, shared, rules)
     tensors = dict(model.named_parameters()) | dict(model.named_buffers())
     reasons: dict[int, str | None] = {}
     for index, reason in owners.unprunable.items():

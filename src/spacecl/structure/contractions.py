@@ -41,7 +41,7 @@ def find_head_splits(graph: Graph) -> set[Node]:
 @rule("matmul", "bmm", "mm")
 def multiply(op: Operation) -> Any:
     left, right = op.ids(0), op.ids(1)
-    if op.has_parameters() or min(left.dim(), right.dim()) < 2:
+    if _is_opaque(op) or min(left.dim(), right.dim()) < 2:
         return mix(op)
     batch = "abcdefgh"[: max(left.dim(), right.dim()) - 2]
     own, other = (batch[len(batch) - ids.dim() + 2 :] for ids in (left, right))
@@ -54,7 +54,7 @@ def einsum(op: Operation) -> Any:
     inputs, _, output = equation.partition("->")
     labels = inputs.split(",")
     repeated = any(len(set(text)) < len(text) for text in labels)
-    if op.has_parameters() or len(operands) != 2 or "." in equation or "->" not in equation or repeated:
+    if _is_opaque(op) or len(operands) != 2 or "." in equation or "->" not in equation or repeated:
         return mix(op)
     return contract(op, operands[0], labels[0], operands[1], labels[1], output)
 
@@ -64,7 +64,7 @@ def attention(op: Operation) -> Any:
     query, key, value = (op.ids(name) for name in ("query", "key", "value"))
     batch = "abcdefgh"[: query.dim() - 2]
     parameters = [name for name in ("query", "key", "value") if op.parameter_name(name) is not None]
-    if parameters or not query.dim() == key.dim() == value.dim() or op.arguments.get("enable_gqa"):
+    if op.owners.rules < 2 or parameters or not query.dim() == key.dim() == value.dim() or op.arguments.get("enable_gqa"):
         return mix(op)
     in_heads = any(op.owners.varies(ids, range(ids.dim() - 2)) for ids in (query, key))
     if op.arguments.get("scale") is None and not in_heads:
@@ -76,6 +76,11 @@ def attention(op: Operation) -> Any:
     if mask is not None:
         scores = combine(op, [scores, mask])
     return contract(op, scores, batch + "ik", value, batch + "kj", batch + "ij")
+
+
+def _is_opaque(op: Operation) -> bool:
+    """Whether nothing is known about a product: one of its factors is a parameter."""
+    return op.owners.rules < 2 or op.has_parameters()
 
 
 def contract(op: Operation, left: Tensor, left_labels: str, right: Tensor, right_labels: str, output: str) -> Tensor:

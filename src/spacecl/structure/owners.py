@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.fx import Node
 
 Uses = Mapping[Node, Mapping[int, str]]  # a reshape -> dimension of its result -> the stored number that gave its size
+RULES = 2  # version 1, of learners that were saved before, has no rules for products of activations
 NO_OWNER = -1  # the owner of what no layer's width can change, such as the pixels of the input
 
 
@@ -34,6 +35,7 @@ class Owners:
     input_dims: dict[str, int] = field(default_factory=dict)  # weight that mixes channels -> the channel dimension of its input
     biases: dict[str, list[str]] = field(default_factory=dict)  # weight -> biases of the layers that use it
     operations: list[str] = field(default_factory=list)  # what the model does, in order
+    rules: int = RULES  # the version of the rules to follow
     head: str = ""  # the layer whose output the model returns
     head_splits: set[Node] = field(default_factory=set)  # reshapes that divide channels into heads of attention
     in_heads: set[int] = field(default_factory=set)  # ids that such a reshape has divided

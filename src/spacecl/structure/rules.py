@@ -230,6 +230,8 @@ def linear(op: Operation) -> Tensor:
 def _varies_elsewhere(op: Operation, ids: Tensor) -> bool:
     """Whether channels lie along another dimension than the last: where tokens are mixed, and within the heads of attention."""
     others = range(ids.dim() - 1)
+    if op.owners.rules < 2:
+        return False
     if bool((ids == ids[..., :1]).all()):
         return op.owners.varies(ids, others)
     return not op.owners.in_heads.isdisjoint(torch.unique(ids).tolist()) and op.owners.varies(ids, others)

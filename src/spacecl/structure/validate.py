@@ -23,16 +23,19 @@ from .blueprint import Blueprint, check_head, describe_unsupported, is_pretraine
 from .channels import Channels, Tensors, trace
 from .graph import matches, source_of_exception
 from .memory_format import set_memory_format, to_memory_format
+from .owners import RULES
 
 _SQUASHING = ("softmax", "log_softmax", "sigmoid", "log_sigmoid", "log_sigmoid_forward", "hardsigmoid", "special_expit")
 _CLOSE = 1e-4  # of the largest score: far above float32's rounding, far below what a channel in a wrong place does
 
 
-def validate_model(model: nn.Module, example: Tensor, head: str | None = None, shared: Sequence[str] = ()) -> Blueprint:
+def validate_model(
+    model: nn.Module, example: Tensor, head: str | None = None, shared: Sequence[str] = (), rules: int = RULES
+) -> Blueprint:
     """Trace and check a model; returns its blueprint or raises an error that names layers and lines of code."""
     _check_arguments(model, example, head, shared)
     module, example = _copy_model(model), example[:1].detach().cpu().clone()
-    traced = trace(module, example, head, shared)
+    traced = trace(module, example, head, shared, rules)
     check_head(module, traced.head)
     channels = check_narrowing(module, example, traced)
     if not channels.groups:
@@ -42,7 +45,7 @@ def validate_model(model: nn.Module, example: Tensor, head: str | None = None, s
     _warn_unprunable(channels)
     _warn_squashed(channels)
     channels_last = _supports_channels_last(module, example)
-    return Blueprint(module, example, tuple(shared), channels, channels_last, is_pretrained(module))
+    return Blueprint(module, example, tuple(shared), channels, channels_last, is_pretrained(module), rules=rules)
 
 
 def _check_arguments(model: nn.Module, example: Tensor, head: str | None, shared: Sequence[str]) -> None:

@@ -14,16 +14,22 @@ from .contractions import find_head_splits
 from .graph import export_graph, layer_of, layers_of, make_probe, place_of, source_of
 from .operation import Attribute, Operation, Rejection, unowned_ids, value_ids
 from .operators import apply_rule
-from .owners import Owners, Uses
+from .owners import RULES, Owners
 from .sizes import find_uses
 
 
-def find_owners(model: nn.Module, example: Tensor, head: str | None = None, shared: Sequence[str] = ()) -> Owners:
+def find_owners(
+    model: nn.Module, example: Tensor, head: str | None = None, shared: Sequence[str] = (), rules: int = RULES
+) -> Owners:
     """Push owner ids through a model and return what they met; one error names all layers that are not supported."""
     first: dict[int, str] = {}
     aliases = {n: first.setdefault(id(p), n) for n, p in model.named_parameters(remove_duplicate=False)}
     exported = export_graph(model, example)
-    return _Walk(exported, head, shared, aliases, find_uses(model, make_probe(example), exported.graph)).run()
+    owners = Owners(head=head or "", rules=rules)
+    if rules >= 2:
+        owners.head_splits = find_head_splits(exported.graph)
+        owners.uses = find_uses(model, make_probe(example), exported.graph)
+    return _Walk(exported, shared, aliases, owners).run()
 
 
 class _Walk:
@@ -32,13 +38,12 @@ class _Walk:
     def __init__(
         self,
         exported: torch.export.ExportedProgram,
-        head: str | None,
         shared: Sequence[str],
         aliases: Mapping[str, str],
-        uses: Uses,
+        owners: Owners,
     ):
         self.exported, self.shared, self.aliases = exported, shared, aliases
-        self.owners = Owners(head=head or "", head_splits=find_head_splits(exported.graph), uses=uses)
+        self.owners = owners
         self.values: dict[Node, Any] = {}
         self.problems: list[str] = []  # what no option can solve
         self.rejections: list[Rejection] = []  # what can be solved by sharing layers
