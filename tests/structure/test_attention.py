@@ -1,4 +1,4 @@
-"""Attention: heads are units, numbers that modules store follow them, and tokens are mixed without their channels."""
+"""Attention: heads are units, and numbers that modules store follow them. Tokens are mixed without pinning their channels."""
 
 import pytest
 import torch
@@ -117,6 +117,24 @@ def test_layers_that_mix_tokens_leave_channels_prunable():
     with pytest.warns(UserWarning, match="tokens: mixes positions, not channels"):
         channels = validate_model(Mixer(), TOKENS).channels
     assert {group.layers: len(group.units) for group in channels.groups} == {("embed",): 9}
+
+
+def test_a_mean_over_channels_is_a_statistic_of_those_that_there_are():
+    class ResponseNorm(nn.Module):
+        """The global response normalization of ConvNeXt V2."""
+
+        def __init__(self, width):
+            super().__init__()
+            self.weight, self.bias = nn.Parameter(torch.randn(width)), nn.Parameter(torch.randn(width))
+
+        def forward(self, x):
+            energy = x.norm(dim=1, keepdim=True)
+            return x + self.weight * (x * energy / (energy.mean(-1, keepdim=True) + 1e-6)) + self.bias
+
+    model = nn.Sequential(nn.Linear(12, 10), nn.GELU(), ResponseNorm(10), nn.Linear(10, 8), nn.Flatten(), nn.Linear(40, 2))
+    channels = validate_model(model, TOKENS).channels
+    assert {group.layers: len(group.units) for group in channels.groups} == {("0",): 10, ("3",): 8}
+    assert channels.dims["2.weight"][0] is not None
 
 
 def test_a_network_with_attention_learns_tasks_and_keeps_them(tmp_path):

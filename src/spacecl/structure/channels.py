@@ -60,6 +60,7 @@ class Channels:
     private: frozenset[str]  # tensors that every task has for itself: norms and the head
     unprunable: Mapping[str, str | None]  # layer that keeps its full width -> why; None if the user shared it
     sizes: Mapping[str, tuple[str, int]]  # number that a module stores -> the tensor and dimension that it follows
+    statistics: frozenset[int]  # numbers of the calls of mean() that are over channels
     operations: tuple[str, ...]
     head: str
 
@@ -247,6 +248,7 @@ def trace(
         private=frozenset((norms - owners.outputs.keys()) | in_head),
         unprunable=unprunable,
         sizes=_find_sizes(((source, unit_of(ids)) for source, ids in owners.sizes), dims),
+        statistics=frozenset(owners.statistics),
         operations=tuple(owners.operations),
         head=owners.head,
     )

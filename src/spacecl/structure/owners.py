@@ -41,6 +41,8 @@ class Owners:
     in_heads: set[int] = field(default_factory=set)  # ids that such a reshape has divided
     _resolved: tuple[tuple[int, int], Tensor] = ((-1, -1), torch.zeros(0))  # units for a number of ids and ties
     uses: Uses = field(default_factory=dict)  # of numbers that modules store, by reshapes
+    means: dict[Node, int] = field(default_factory=dict)  # the number of every call of mean(), if a run has the same ones
+    statistics: set[int] = field(default_factory=set)  # numbers of calls of mean() over channels, as in a norm
     sizes: list[tuple[str, Tensor]] = field(default_factory=list)  # such a number, and the ids along the dimension it gave
     units: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # id -> the number of its unit
     unless_tied: list[tuple[Tensor, Tensor, str]] = field(default_factory=list)  # pairs (2, n), ids, reason

@@ -184,10 +184,18 @@ def reduce(op: Operation) -> Any:
         return combine(op, op.all_ids())
     ids, output, dims = op.ids(0), op.output, op.arguments.get("dim")
     first = ids
-    for dim in [dims] if isinstance(dims, int) else dims or range(ids.dim()):
+    for dim in _list_dims(dims, ids):
         first = first.narrow(dim, 0, 1)
+    if op.node in op.owners.means and op.arguments.get("keepdim") and op.owners.varies(ids, _list_dims(dims, ids)):
+        op.owners.statistics.add(op.owners.means[op.node])  # as a norm does, over however many channels there are
+        return op.no_owner()
     op.mark_unprunable_unless_tied(ids, first, "reduced over channels")
     return [first.reshape(item.shape) for item in output] if isinstance(output, (list, tuple)) else first.reshape(output.shape)
+
+
+def _list_dims(dims: Any, ids: Tensor) -> list[int]:
+    """The dimensions that a reduction names: one, several or all."""
+    return [dims] if isinstance(dims, int) else list(dims or range(ids.dim()))
 
 
 @rule("softmax", "log_softmax", "_softmax", "_log_softmax")

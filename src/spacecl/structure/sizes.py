@@ -44,10 +44,12 @@ class _Recorder(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[_Call] = []
+        self.means = 0  # calls of mean()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
+        self.means += name == "mean"
         if name in _RESHAPES and isinstance(result, Tensor) and args:
             first = args[1] % args[0].dim() if name == "unflatten" and len(args) > 1 and isinstance(args[1], int) else 0
             values = args[2:] if name == "unflatten" else args[1:]
@@ -57,8 +59,11 @@ class _Recorder(TorchFunctionMode):
         return result
 
 
-def find_uses(model: nn.Module, inputs: Inputs, graph: Graph) -> Uses:
-    """Find which stored numbers the reshapes of a model's graph get; `inputs` are those that the graph was made with."""
+def observe_run(model: nn.Module, inputs: Inputs, graph: Graph) -> tuple[Uses, bool]:
+    """Run a model once; `inputs` are those that its graph was made with.
+
+    Returns which stored numbers the reshapes of the graph get, and whether the run calls mean() as often as the graph does.
+    """
     model = copy.deepcopy(model)
     for path, module in model.named_modules():
         if not type(module).__module__.startswith("torch.nn."):
@@ -72,8 +77,14 @@ def find_uses(model: nn.Module, inputs: Inputs, graph: Graph) -> Uses:
         with torch.no_grad(), torch.random.fork_rng(devices=[]), recorder:
             call_model(model, inputs)
     except Exception:  # a model that does not take numbers of another type: nothing is known
-        return {}
-    return _match(recorder.calls, [node for node in graph.nodes if name_of(node) in _RESHAPES])
+        return {}, False
+    uses = _match(recorder.calls, [node for node in graph.nodes if name_of(node) in _RESHAPES])
+    return uses, recorder.means == len(find_means(graph))
+
+
+def find_means(graph: Graph) -> list[Node]:
+    """The calls of mean() in a graph."""
+    return [node for node in graph.nodes if name_of(node) == "mean"]
 
 
 def _match(calls: Iterable[_Call], nodes: list[Node]) -> Uses:

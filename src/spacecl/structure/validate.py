@@ -8,7 +8,7 @@ unprunable, with the reason. A model that still fails is refused, before any tra
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -253,12 +253,19 @@ class _Probe:
     def _run(self, tensors: Tensors, training: bool, dtype: torch.dtype | None = None) -> Any:
         network = rebuild(self.module, tensors, self.channels.sizes).to(dtype)
         network.train(training)
-        with torch.random.fork_rng(devices=[]), torch.no_grad(), _AffineNorms():
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), _AffineNorms(self.channels.statistics):
             return network(self.input.clone() if dtype is None or not self.input.is_floating_point() else self.input.to(dtype))
 
 
 class _AffineNorms(TorchFunctionMode):
-    """Replaces norms over channels by their affine maps, because the norms themselves rightly differ with fewer channels."""
+    """Replaces norms over channels by their affine maps, because the norms themselves rightly differ with fewer channels.
+
+    Means over channels, of which `statistics` has the numbers in the order of calls, are replaced by one.
+    """
+
+    def __init__(self, statistics: Collection[int] = ()):
+        super().__init__()
+        self.statistics, self.means = statistics, 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         names: dict[Any, tuple[str, ...]] = {
@@ -267,7 +274,11 @@ class _AffineNorms(TorchFunctionMode):
             F.group_norm: ("input", "num_groups", "weight", "bias"),
         }
         if func not in names:
-            return func(*args, **(kwargs or {}))
+            result = func(*args, **(kwargs or {}))
+            if getattr(func, "__name__", "") == "mean":
+                self.means += 1
+                return torch.ones_like(result) if self.means - 1 in self.statistics else result
+            return result
         arguments = dict(zip(names[func], args)) | (kwargs or {})
         x, weight, bias = arguments["input"], arguments.get("weight"), arguments.get("bias")
         for tensor, apply in ((weight, torch.mul), (bias, torch.add)):

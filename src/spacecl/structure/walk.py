@@ -15,7 +15,7 @@ from .graph import export_graph, layer_of, layers_of, make_probe, place_of, sour
 from .operation import Attribute, Operation, Rejection, unowned_ids, value_ids
 from .operators import apply_rule
 from .owners import RULES, Owners
-from .sizes import find_uses
+from .sizes import find_means, observe_run
 
 
 def find_owners(
@@ -28,7 +28,8 @@ def find_owners(
     owners = Owners(head=head or "", rules=rules)
     if rules >= 2:
         owners.head_splits = find_head_splits(exported.graph)
-        owners.uses = find_uses(model, make_probe(example), exported.graph)
+        owners.uses, counted = observe_run(model, make_probe(example), exported.graph)
+        owners.means = {node: number for number, node in enumerate(find_means(exported.graph))} if counted else {}
     return _Walk(exported, shared, aliases, owners).run()
 
 
