@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -112,8 +113,11 @@ def check_model(model: object) -> None:
 def check_narrowing(module: nn.Module, example: Tensor, channels: Channels) -> Channels:
     """Compare narrowed networks with masked ones; returns the channels, with groups that fail marked unprunable."""
     generator = torch.Generator().manual_seed(0)
+    plain = replace(channels, resizes={})
+    if _Probe(module, example, plain, generator).find_failure() is None:
+        return plain
     probe = _Probe(module, example, channels, generator)
-    if probe.find_failure() is None:
+    if channels.resizes and probe.find_failure() is None:
         return channels
     failures = {number: probe.find_failure(only=number) for number in range(len(channels.groups))}
     channels = channels.without_groups({number: reason for number, reason in failures.items() if reason})
@@ -251,7 +255,7 @@ class _Probe:
         return scores
 
     def _run(self, tensors: Tensors, training: bool, dtype: torch.dtype | None = None) -> Any:
-        network = rebuild(self.module, tensors, self.channels.sizes).to(dtype)
+        network = rebuild(self.module, tensors, self.channels).to(dtype)
         network.train(training)
         with torch.random.fork_rng(devices=[]), torch.no_grad(), _AffineNorms(self.channels.statistics):
             return network(self.input.clone() if dtype is None or not self.input.is_floating_point() else self.input.to(dtype))

@@ -15,6 +15,7 @@ from .graph import export_graph, layer_of, layers_of, make_probe, place_of, sour
 from .operation import Attribute, Operation, Rejection, unowned_ids, value_ids
 from .operators import apply_rule
 from .owners import RULES, Owners
+from .resizing import Reshape, find_reshapes
 from .sizes import find_means, observe_run
 
 
@@ -30,7 +31,10 @@ def find_owners(
         owners.head_splits = find_head_splits(exported.graph)
         owners.uses, counted = observe_run(model, make_probe(example), exported.graph)
         owners.means = {node: number for number, node in enumerate(find_means(exported.graph))} if counted else {}
-    return _Walk(exported, shared, aliases, owners).run()
+    walk = _Walk(exported, shared, aliases, owners)
+    if owners.head_splits:
+        walk.reshapes = find_reshapes(model, make_probe(example), exported.graph, owners.head_splits)
+    return walk.run()
 
 
 class _Walk:
@@ -46,6 +50,7 @@ class _Walk:
         self.exported, self.shared, self.aliases = exported, shared, aliases
         self.owners = owners
         self.values: dict[Node, Any] = {}
+        self.reshapes: dict[str, list[Reshape]] = {}
         self.problems: list[str] = []  # what no option can solve
         self.rejections: list[Rejection] = []  # what can be solved by sharing layers
 
@@ -67,9 +72,12 @@ class _Walk:
             for ids in owners.dims[name]:
                 owners.mark_unprunable(ids, f"{name} is used in more than one way")
         for node, sources in owners.uses.items():
-            for dim, source in sources.items():
-                ids = self.values[node]
-                owners.sizes.append((source, ids[tuple(slice(None) if d == dim else 0 for d in range(ids.dim()))]))
+            owners.sizes += [(source, _ids_along(self.values[node], dim)) for dim, source in sources.items()]
+        for path, reshapes in self.reshapes.items():
+            owners.resized[path] = [
+                [(rows, _ids_along(self.values[reshape.node], dim)) for dim, rows in enumerate(reshape.rows)]
+                for reshape in reshapes
+            ]
         owners.number_units()
         self._raise_problems()
         return owners
@@ -132,3 +140,8 @@ class _Walk:
             return
         owners.head = layer_of(heads[0])
         owners.mark_unprunable(ids, None)
+
+
+def _ids_along(ids: Tensor, dim: int) -> Tensor:
+    """The ids along one dimension, at the first index of all others."""
+    return ids[tuple(slice(None) if d == dim else 0 for d in range(ids.dim()))]
