@@ -123,7 +123,8 @@ def describe_settings() -> str:
     """All settings of a run, of training and of the methods, for `--help`: name, help text and, in brackets, the default."""
     from ..learning.recipe import Recipe
     from ..options import describe_options
-    from ..runs.config import METHOD_ORDER, Config, get_methods
+    from ..runs.config import Config
+    from ..runs.methods import METHOD_ORDER, get_methods
 
     flags = {name for names in FLAGS.values() for name in names} | {"benchmark", "train", "options"}
     lines = ["settings without a flag, --set NAME=VALUE (default in brackets):"]

@@ -33,6 +33,7 @@ examples:
   spacecl run permuted-digits --set options.variance=0.9 --set train.lr=0.001
   spacecl run permuted-digits --set 'later=[{{from=3, lr=0.001}}]'
   spacecl run my-pictures/ --model my_net.py:network --epochs 20
+  spacecl run permuted-digits --method my_method.py:L2Anchor --set options.strength=3
   spacecl run --resume --out runs/c10
 
 A run that was stopped, in whatever way, resumes with the same command, with the same result to
@@ -81,7 +82,7 @@ def run_command(options: argparse.Namespace) -> int:
     if "benchmark" not in settings:
         raise ConfigError(NO_BENCHMARK)
     if options.resume and not options.trust_code:
-        typed = {options.benchmark, options.model}  # by the user, who knows these files
+        typed = {options.benchmark, options.model, options.method}  # by the user, who knows these files
         code = Config.from_file(Path(options.out) / "config.json").find_user_code()
         folder.refuse_code(options.out, [name for name in code if name in map(str, settings.values()) and name not in typed])
     config = resolve(settings, options.data)

@@ -22,7 +22,7 @@ from ..structure.channels import Tensors
 from .analysis import Analysis
 from .checkpoints import Checkpointer
 from .context import TaskContext
-from .method import Learned, Method
+from .method import Learned, describe_method, name_method
 from .quality import SAMPLES, Examples, describe_weakness
 from .queries import Queries
 from .recipe import Recipe
@@ -102,7 +102,7 @@ def _check_earlier_data(state: State) -> None:
     missing = [repr(name) for name in state.records if name not in state.data]
     if missing and state.method.needs_data:
         raise TaskError(
-            f"{type(state.method).__name__} trains on the data of all tasks; those of {', '.join(missing)} are not available. "
+            f"{name_method(state.method)} trains on the data of all tasks; those of {', '.join(missing)} are not available. "
             "Give them again with learner.remember(Task(...))."
         )
 
@@ -126,11 +126,6 @@ def _make_checkpointer(
     method = state.method
     renamed, former = getattr(method, "renamed_options", {}), getattr(method, "former_values", {})
     return Checkpointer(folder, json.loads(json.dumps(identity)), renamed, former)
-
-
-def describe_method(method: Method) -> dict[str, Any]:
-    """The name and the options of a method, as files have them."""
-    return {"name": type(method).__name__, "options": asdict(method)}  # type: ignore[call-overload]
 
 
 def _measure_inputs(

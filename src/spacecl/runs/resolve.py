@@ -15,17 +15,19 @@ from ..data.benchmarks.published import TARGETS
 from ..errors import ConfigError
 from ..learning.recipe import Recipe
 from ..options import describe_options, suggest
+from ..user_code import make_absolute
 from .config import (
     Config,
     choose_recipe,
     find_benchmark,
     find_setting_problems,
-    get_methods,
+    find_table_problems,
     load_function,
     rename_deprecated,
     rename_options,
     to_toml,
 )
+from .methods import get_methods, is_own, load_method, make_method
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -103,6 +105,7 @@ def resolve(settings: Settings, data: str | None = None) -> Config:
     valid = defaults | {name: value for name, value in values.items() if name not in invalid}
     problems += _find_device_problems(valid["device"])
     problems += _find_model_problems(valid["model"], valid["seed"])
+    problems += _find_method_problems(valid["method"], values["options"], valid["seed"])
     if benchmark is not PICTURES and valid["image_size"] != defaults["image_size"]:
         problems.append("image_size is for folders of pictures; other data have a size of their own")
     needed: Sequence[str] = benchmark.datasets
@@ -153,12 +156,12 @@ def _build(values: Settings, benchmark: Benchmark) -> Config:
         values["tasks"] = benchmark.tasks if order is None or isinstance(order, str) else len(order)
     if values["benchmark"] not in BENCHMARKS:
         values["benchmark"] = str(Path(values["benchmark"]).absolute())
-    if values["model"].partition(":")[0].endswith(".py"):
-        values["model"] = str(Path(values["model"]).absolute())
+    values["model"] = make_absolute(values["model"])
+    values["method"] = make_absolute(values.get("method", "space"))
     train = asdict(Recipe(**values["train"]))  # type: ignore[call-overload]
     values["train"] = {name: train[name] for name in values["train"]} if values["recipe"] == "auto" else train
     values["later"] = [change for change in values["later"] if len(change) > 1]
-    values["options"] = asdict(get_methods()[values.get("method", "space")](**values["options"]))
+    values["options"] = asdict(make_method(values["method"], values["options"], values.get("seed", 0)))  # type: ignore[call-overload]
     return Config(**values)
 
 
@@ -195,6 +198,20 @@ def _find_model_problems(model: str, seed: int) -> list[str]:
     except ConfigError as error:
         return [str(error)]
     return []
+
+
+def _find_method_problems(method: str, options: Any, seed: int) -> list[str]:
+    """What is wrong with a user's own method and its options; those of spacecl's methods are checked with all settings."""
+    if not is_own(method):
+        return []
+    try:
+        kind = load_method(method, seed)
+        problems = find_table_problems(options, kind, "options.") if isinstance(options, Mapping) else []
+        if not problems and isinstance(options, Mapping):
+            make_method(method, options, seed)
+    except ConfigError as error:
+        return [str(error)]
+    return problems
 
 
 def _datasets_for(benchmark: Benchmark, values: Settings) -> Sequence[str]:
@@ -240,8 +257,10 @@ def to_command(config: Config) -> list[str]:
     changed = {name: value for name, value in changed.items() if value != _to_json(defaults[name])}
     train = {} if config.recipe == "auto" else _to_json(asdict(Recipe(**preset.train)))  # type: ignore[call-overload]
     own_train = {name: value for name, value in settings["train"].items() if name not in train or value != train[name]}
-    method = get_methods()[config.method](**_preset_options(preset, config.method, config.model, benchmark))
-    usual = _to_json(asdict(method))
+    usual = {}
+    if not is_own(config.method):  # whose code is not to be run
+        method = get_methods()[config.method](**_preset_options(preset, config.method, config.model, benchmark))
+        usual = _to_json(asdict(method))
     own_options = {name: value for name, value in settings["options"].items() if name not in usual or value != usual[name]}
     changed |= {f"train.{name}": value for name, value in own_train.items()}
     changed |= {f"options.{name}": value for name, value in own_options.items()}
