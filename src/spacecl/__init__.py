@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import options
+    from . import benchmarks, options
     from .compression import compress
     from .data.images import Images
     from .data.task import Task
@@ -78,7 +78,7 @@ _MODULES = {
     "structure.operators": ("register_operator",),
     "data.task": ("Task",),
 }
-_PUBLIC_MODULES = ("options",)
+_PUBLIC_MODULES = ("benchmarks", "options")
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
@@ -112,6 +112,7 @@ __all__ = [
     "TaskRecord",
     "TrainingError",
     "UnsupportedModelError",
+    "benchmarks",
     "compress",
     "options",
     "register_layer",

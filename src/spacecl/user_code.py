@@ -18,6 +18,7 @@ from .errors import ConfigError, user_code_errors
 
 _Version = tuple[int, int, int]  # modification time, size, seed
 _namespaces: dict[Path, tuple[_Version, dict[str, Any]]] = {}  # of the files that were executed
+_executing: list[Path] = []  # files that are being executed, the innermost last
 _lock = threading.RLock()
 
 
@@ -43,10 +44,19 @@ def run_file(file: str | os.PathLike[str], label: str | None = None) -> Mapping[
 def _execute(path: Path) -> dict[str, Any]:
     """Execute a file as a module of its own, which type annotations of its classes are looked up in later."""
     name = f"{re.sub(r'[^0-9A-Za-z]', '_', path.stem)}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    namespace = runpy.run_path(str(path), run_name=name)
+    _executing.append(path)
+    try:
+        namespace = runpy.run_path(str(path), run_name=name)
+    finally:
+        _executing.pop()
     sys.modules[name] = module = ModuleType(name)
     vars(module).update(namespace)
     return namespace
+
+
+def get_executing_file() -> Path | None:
+    """The file that `run_file` is executing, if any."""
+    return _executing[-1] if _executing else None
 
 
 def load_function(name: str, label: str) -> Callable[[], Any]:

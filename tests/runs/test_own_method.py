@@ -2,13 +2,14 @@
 
 import json
 import shutil
+from dataclasses import dataclass
 
 import pytest
 import torch
 from helpers import ROOT
 from models import VECTOR, chain, tasks
 
-from spacecl import ConfigError, FineTune, Learned, Learner, Method, Recipe, StoreError, Task, store
+from spacecl import ConfigError, FineTune, Learned, Learner, Method, Recipe, StoreError, Task, TrainingError, store
 from spacecl.cli.main import main
 from spacecl.documents import digest_json
 from spacecl.reporting.arms import read_comparisons
@@ -232,8 +233,6 @@ def test_a_learner_of_an_own_method_is_used_without_it_and_taught_with_it(tmp_pa
 
 
 def make_other():
-    from dataclasses import dataclass
-
     @dataclass(frozen=True)
     class Other(Method):
         def learn(self, core, task):
@@ -255,3 +254,32 @@ def test_a_learner_of_version_0_1_with_an_own_method_counts_as_one_that_forgets(
     (tmp_path / store.MANIFEST).write_text(json.dumps(document))
     with pytest.raises(StoreError, match=r"method.name"):
         Learner.load(tmp_path, chain())
+
+
+def double(core):
+    return {name: 2 * tensor for name, tensor in core.initial_tensors(3).items()}
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (lambda core: None, r"Odd.learn\(\) returned a NoneType. Return spacecl.Learned"),
+        (lambda core: Learned(core, []), r"returned a core of 1 tasks instead of 2"),
+        (lambda core: Learned(core.replace_weights(double(core)), []), "changed the networks of '0', but says"),
+    ],
+)
+def test_what_a_method_may_not_return_is_refused_and_changes_nothing(result, message):
+    @dataclass(frozen=True)
+    class Odd(Method):
+        def learn(self, core, task):
+            module = core.blueprint.build(core.initial_tensors(task.classes))
+            first = core.commit(core.blueprint.extract_tensors(module), core.channels.all_units())
+            return result(core) if core.tasks else Learned(first, [])
+
+    learner = Learner(chain(), Odd(), example_input=VECTOR)
+    first, second = tasks(VECTOR, 2)
+    learner.learn(Task("0", first), Recipe(epochs=1))
+    digests = learner.verify()
+    with pytest.raises(TrainingError, match=message):
+        learner.learn(Task("1", second), Recipe(epochs=1))
+    assert learner.verify() == digests

@@ -20,6 +20,8 @@ benchmarks:
   FOLDER            your own pictures: one folder per task, with one folder per class in it
                     (or with train/, test/ and optionally valid/, which hold the class folders)
   FILE.py           a Python file with a function tasks() that returns a list of spacecl.Task
+  FILE.py:NAME      another function of the file, or a benchmark that it registers with
+                    spacecl.benchmarks.register, with a network and a recipe
 """
 EPILOG = """\
 Settings come from the benchmark's recipe, then from --config FILE, then from flags, then from --set.

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import ConfigDict, Field
 
 from ..data.benchmarks.presets import BENCHMARKS, PICTURES, TASKS, Benchmark
+from ..data.registry import load_network
 from ..documents import RESTORE, read_document
 from ..errors import ConfigError, StoreError, user_code_errors, warn_user
 from ..learning.recipe import Recipe
 from ..options import Description, PositiveInt, add_former_values, describe_options, find_problems, option, options, suggest
-from ..user_code import load_function
 from .methods import MethodName, get_methods, is_own, make_method
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def build_model(name: str) -> nn.Module:
     """Build a network by calling a user's function, named as `module:function` or `file.py:function`."""
     from torch import nn
 
-    function = load_function(name, f"model={name!r}")
+    function = load_network(name, f"model={name!r}")
     with user_code_errors(f"model={name!r}: the function, called without arguments, failed"):
         model = function()
     if not isinstance(model, nn.Module):

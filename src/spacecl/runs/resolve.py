@@ -6,12 +6,13 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ..data.benchmarks.presets import BENCHMARKS, PICTURES, Benchmark, Preset
+from ..data.benchmarks.presets import BENCHMARKS, PICTURES, TASKS, Benchmark, Preset
 from ..data.benchmarks.published import TARGETS
+from ..data.registry import load_network, load_registered
 from ..errors import ConfigError
 from ..learning.recipe import Recipe
 from ..options import describe_options, suggest
@@ -22,7 +23,6 @@ from .config import (
     find_benchmark,
     find_setting_problems,
     find_table_problems,
-    load_function,
     rename_deprecated,
     rename_options,
     to_toml,
@@ -95,11 +95,11 @@ def resolve(settings: Settings, data: str | None = None) -> Config:
 
     settings = rename_deprecated({name: value for name, value in settings.items() if value is not None}, warn=True)
     names = {name: str(settings.get(name, default)) for name, default in _NAMES.items()}
-    benchmark = find_benchmark(names["benchmark"])
+    benchmark, problems = _load_benchmark(names["benchmark"], settings.get("seed"))
     if isinstance(settings.get("recipe", ""), str):
         settings["recipe"] = names["recipe"] = choose_recipe(names["benchmark"], settings.get("recipe"))
     values = _complete(settings, benchmark, names["method"], names["recipe"])
-    problems = [*_find_benchmark_problems(names["benchmark"]), *find_setting_problems(values)]
+    problems += [*_find_benchmark_problems(names["benchmark"]), *find_setting_problems(values)]
     invalid = {re.split(r"[^\w.]", line)[0] for line in problems}  # each begins with the name of its setting
     defaults = {entry.name: entry.default for entry in describe_options(Config)}
     valid = defaults | {name: value for name, value in values.items() if name not in invalid}
@@ -119,6 +119,24 @@ def resolve(settings: Settings, data: str | None = None) -> Config:
         lines = "\n".join(f"  - {line if line[-1] in '.?' else f'{line}.'}" for line in problems)
         raise ConfigError(f"This run cannot be started, for {len(problems)} reason{'s' if len(problems) > 1 else ''}:\n{lines}")
     return _build(values, benchmark)
+
+
+def _load_benchmark(name: str, seed: Any) -> tuple[Benchmark, list[str]]:
+    """A benchmark by its name, or with what a user's file registers; and why the file cannot be executed, if so."""
+    from ..seeds import use_seed
+
+    benchmark = find_benchmark(name)
+    if benchmark is not TASKS or _find_benchmark_problems(name):
+        return benchmark, []
+    try:
+        with use_seed(seed if type(seed) is int and 0 <= seed < 2**40 else 0):  # as it will be; the file is executed once
+            own = load_registered(name)
+    except ConfigError as error:
+        return benchmark, [f"benchmark={name!r}: {error}"]
+    if own is None:
+        return benchmark, []
+    recipes = {**TASKS.recipes, "auto": replace(TASKS.find_preset("auto"), train=own.train)}
+    return replace(TASKS, model=own.model or TASKS.model, recipes=recipes), []
 
 
 _NAMES = {"benchmark": "", "method": "space", "recipe": "fast"}
@@ -194,7 +212,7 @@ def _find_model_problems(model: str, seed: int) -> list[str]:
         return [f"model={model!r} must be one of {', '.join(NETWORKS)}, or module:function or file.py:function"]
     try:
         with use_seed(seed):  # as it will be built; the file is executed once
-            load_function(model, f"model={model!r}")
+            load_network(model, f"model={model!r}")
     except ConfigError as error:
         return [str(error)]
     return []

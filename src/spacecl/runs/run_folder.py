@@ -20,6 +20,7 @@ from typing_extensions import TypedDict
 
 from .. import __version__, disk, store
 from ..data.benchmarks.streams import load_stream
+from ..data.registry import split_file
 from ..data.task import Task
 from ..data.task_data import Data, DataCounts, fingerprint, prepare_data
 from ..documents import Count, read_document
@@ -164,7 +165,8 @@ def choose_folder(config: Config) -> Path:
 
 
 def shorten_name(benchmark: str) -> str:
-    """A benchmark's name; for a path, the last part of it without its ending."""
+    """A benchmark's name; of one in a file the name after the colon, and for a path the last part without its ending."""
+    benchmark = split_file(benchmark)[1] or benchmark
     return benchmark if "/" not in benchmark and os.sep not in benchmark else Path(benchmark).stem
 
 
