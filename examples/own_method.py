@@ -1,8 +1,8 @@
 """Write a method of your own for `spacecl run`, `compare` and `tune`:
 
     spacecl check examples/own_method.py:L2Anchor
-    spacecl run permuted-digits --method examples/own_method.py:L2Anchor --set options.strength=0.1
-    spacecl compare permuted-digits --methods finetune,ewc,examples/own_method.py:L2Anchor --set L2Anchor.strength=0.1
+    spacecl run permuted-digits --method examples/own_method.py:L2Anchor --set options.strength=1
+    spacecl compare permuted-digits --methods finetune,ewc,examples/own_method.py:L2Anchor --set L2Anchor.strength=1
 
 docs/extending.md explains it line by line.
 """
@@ -15,7 +15,7 @@ from spacecl.options import NonNegativeFloat, option, options
 class L2Anchor(Method):
     """Pull the weights towards those after the task before: EWC with the same importance for every weight."""
 
-    strength: NonNegativeFloat = option(default=0.01, help="weight of the penalty")
+    strength: NonNegativeFloat = option(default=0.1, help="weight of the penalty")
 
     forgets = True  # weights move a little, and so do the networks of earlier tasks
 
