@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .calling import Inputs
 from .graph import layer_of, module_of
 from .owners import NO_OWNER, Owners
 from .walk import find_owners
@@ -196,7 +197,7 @@ class Channels:
         return tuple(grid)
 
 
-def trace(model: nn.Module, example: Tensor, head: str | None = None, shared: Sequence[str] = ()) -> Channels:
+def trace(model: nn.Module, example: Inputs, head: str | None = None, shared: Sequence[str] = ()) -> Channels:
     """Find the channels of a model by owner ids. It is not checked whether they are right: see `validate_model`."""
     owners = find_owners(model, example, head, shared)
     tensors = dict(model.named_parameters()) | dict(model.named_buffers())

@@ -10,13 +10,14 @@ from torch import Tensor, nn
 from torch.fx import Node
 
 from ..errors import UnsupportedModelError
+from .calling import Inputs
 from .graph import export_graph, layer_of, layers_of, place_of, source_of
 from .operation import Attribute, Operation, Rejection, unowned_ids, value_ids
 from .operators import apply_rule
 from .owners import Owners
 
 
-def find_owners(model: nn.Module, example: Tensor, head: str | None = None, shared: Sequence[str] = ()) -> Owners:
+def find_owners(model: nn.Module, example: Inputs, head: str | None = None, shared: Sequence[str] = ()) -> Owners:
     """Push owner ids through a model and return what they met; one error names all layers that are not supported."""
     first: dict[int, str] = {}
     aliases = {n: first.setdefault(id(p), n) for n, p in model.named_parameters(remove_duplicate=False)}
