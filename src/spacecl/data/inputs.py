@@ -63,6 +63,8 @@ def collate_examples(examples: Sequence[Any], keys: Keys | None = None) -> tuple
     pairs = [split_pair(example, keys) for example in examples]
     try:
         return _stack([x for x, _ in pairs]), _stack([y for _, y in pairs])
+    except DataError:
+        raise
     except (TypeError, ValueError, RuntimeError, KeyError, IndexError) as error:
         raise DataError(f"the examples cannot be put into one batch: {first_line(error)}") from error
 

@@ -14,7 +14,7 @@ from torch import nn
 from ..data.task import Task
 from ..data.task_data import Data, prepare_data
 from ..documents import digest_json
-from ..errors import ConfigError, TaskError, warn_user
+from ..errors import ConfigError, DataError, TaskError, warn_user
 from ..inference.task_inference import SAMPLES as SIGNATURE_SAMPLES
 from ..inference.task_inference import estimate_bounds, make_signature
 from ..seeds import task_seed, use_seed
@@ -57,7 +57,10 @@ def learn_task(
             trainer = replace(trainer, checkpointer=_make_checkpointer(state, checkpoint, task.name, trainer, seed, facts))
         earlier = tuple(state.data[name] for name in state.records) if state.method.needs_data else ()
         context = TaskContext(task.name, train, valid, classes, trainer, earlier)
-        learned = state.method.learn(state.core, context)
+        try:
+            learned = state.method.learn(state.core, context)
+        except DataError as error:  # found in examples that were read for the first time
+            raise DataError(f"{error} Nothing was committed; the learner is unchanged.") from error
         network = learned.core.network(number).to(trainer.fabric.device)
         accuracy = evaluate(network, valid, trainer.fabric, trainer.channels_last)
         queries = Queries(state, trainer.fabric.device, trainer.channels_last)
