@@ -389,17 +389,22 @@ class Learner:
         *,
         keys: Keys | None = None,
         collate: Callable[[list[Any]], Any] | None = None,
+        num_workers: int = 0,
     ) -> float:
         """The accuracy of a task's network on some labelled data, from 0 to 1.
 
-        Data, `keys` and `collate` are those of a `Task`. In a pair `(x, y)`, `x` is what `logits` takes.
+        Data, `keys` and `collate` are those of a `Task`, and `num_workers` that of a `Recipe`. In a pair `(x, y)`, `x` is what
+        `logits` takes.
         """
         queries, what = self._queries, f"Task {task!r}, data"
         network, record = queries.state.network(task, self.fabric.device), queries.state.records[task]
         check_reading(keys, collate, what)
-        if isinstance(data, tuple) and len(data) == 2 and record.pictures is not None and not isinstance(data[0], Tensor):
+        if not is_integer(num_workers) or num_workers < 0:
+            raise ConfigError(f"num_workers={show(num_workers)} must be a number of processes, 0 or more.")
+        if isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], (list, np.ndarray)):
             data = queries.read(data[0], what, [task]), data[1]
         checked = Data(data, what, keys, collate)
+        checked.workers = int(num_workers)
         with use_seed(self.seed):
             checked.check(queries.state.core.blueprint.example, least=1, classes=record.classes)
             return evaluate(network, checked, self.fabric, self.channels_last)

@@ -103,6 +103,8 @@ def _convert(value: Any) -> Any:
 
 def to_tensor(values: Any, what: str) -> Tensor:
     """Convert an array to a plain tensor, or raise an error that begins with `what`."""
+    if isinstance(values, (list, tuple)) and values and is_picture(values[0]):
+        raise DataError(f"{what.partition(':')[0]}: {PICTURES}")
     try:
         tensor = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
