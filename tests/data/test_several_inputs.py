@@ -129,6 +129,14 @@ def test_bad_inputs_are_refused_by_name_before_training(monkeypatch, task, messa
         learner.learn(task, QUICK)
 
 
+def test_a_batch_with_different_numbers_of_rows_is_refused():
+    x = make_inputs()
+    batch = {**x, "mask": x["mask"][:9]}, torch.zeros(120, dtype=torch.int64)
+    learner = Learner(Captioned(), example_input=CAPTIONED)
+    with pytest.raises(DataError, match="input 'mask' has 9 rows, but 'ids' has 120"):
+        learner.learn(Task("t", list(range(120)), make_data(), collate=lambda _: batch), QUICK)
+
+
 def test_what_is_for_one_input_alone_says_so(taught):
     learner, form = taught
     with pytest.raises(ConfigError, match='augment="mask" is for models with one input'):
