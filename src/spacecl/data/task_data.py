@@ -76,7 +76,7 @@ class Data:
         elif isinstance(source, Mapping) or (isinstance(source, (tuple, list)) and len(source) == 2):
             x, y = self._explain(lambda: split_pair(source, keys))
             self.tensors = to_inputs(x, f"{what}: the inputs"), to_tensor(y, f"{what}: the labels")
-        elif isinstance(source, Indexed) and not isinstance(source, (str, bytes, Tensor)) and not hasattr(source, "dtype"):
+        elif isinstance(source, Indexed) and not isinstance(source, (str, bytes)) and not _is_table(source):
             self.dataset, self.numbers = source, torch.arange(self._count(source))
         elif hasattr(source, "__getitem__") and not hasattr(source, "__len__"):
             raise DataError(f"{what}: a dataset without a length cannot be used. Give one that can be indexed.")
@@ -304,6 +304,11 @@ class Data:
             if not isinstance(tensor, Tensor):
                 raise DataError(f"{self.what}: inputs must be tensors; got {type(tensor).__name__}.")
         return x
+
+
+def _is_table(source: Any) -> bool:
+    """Whether something is a single array, or a data frame, whose rows have other names than their numbers."""
+    return hasattr(source, "dtype") or hasattr(source, "iloc")
 
 
 def open_data(task: Task, part: str) -> Data:

@@ -74,9 +74,9 @@ def _export_program(network: nn.Module, probe: Inputs) -> torch.export.ExportedP
 
 def _name_inputs(program: torch.export.ExportedProgram, probe: Inputs) -> list[str]:
     """The names of a program's inputs in its own order, in which torch.export may have put those with names."""
-    names = list(name_tensors(probe))
-    placeholders = list(program.graph_signature.user_inputs)
-    return [str(name) for name in placeholders] if sorted(map(str, placeholders)) == sorted(names) else names
+    names = list(probe) if isinstance(probe, Mapping) else list(name_tensors(probe))
+    placeholders = [str(name) for name in program.graph_signature.user_inputs]
+    return placeholders if sorted(placeholders) == sorted(names) else names
 
 
 def _to_onnx(network: nn.Module, probe: Inputs, expected: Tensor, about: NetworkInfo) -> bytes:

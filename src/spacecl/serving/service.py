@@ -16,7 +16,7 @@ from torch import Tensor
 from ..data.inputs import check_input
 from ..errors import SpaceError, TaskError
 from ..learner import INFER, Learner
-from ..structure.calling import Inputs, list_tensors, name_tensors
+from ..structure.calling import INPUT, Inputs, list_tensors, name_tensors
 from . import pictures
 from .batcher import Batcher, Outputs
 from .open_inference import (
@@ -197,10 +197,8 @@ class Service:
         names = [output["name"] for output in self.list_outputs(model)]
         request = parse_request(body, json_length, expected, names, self.limits.rows)
         tensors = {name: torch.from_numpy(rows) for name, rows in request.rows.items()}
-        if isinstance(example, Mapping):
-            outputs = await self._run(model, tensors)
-        else:
-            outputs = await self._run(model, next(iter(tensors.values())) if len(tensors) == 1 else tuple(tensors.values()))
+        several = tensors if isinstance(example, Mapping) else tuple(tensors.values())
+        outputs = await self._run(model, tensors[INPUT] if isinstance(example, Tensor) else several)
         arrays = {name: _to_numpy(values) for name, values in outputs.items()}
         if not all(np.isfinite(values).all() for values in arrays.values() if values.dtype.kind == "f"):
             raise RequestError(
