@@ -196,6 +196,17 @@ def test_a_dataset_with_labels_or_known_classes_is_not_read_to_be_checked(monkey
         assert (source.reads if isinstance(source, Augmented) else len(source.read)) == reads
 
 
+def test_labels_and_loaders_that_leave_nothing_to_learn_are_refused_before_training(monkeypatch):
+    monkeypatch.setattr("spacecl.learning.trainer.Trainer.fit", lambda *a, **k: pytest.fail("training began"))
+    unlabelled = Augmented()
+    unlabelled.targets[77] = -1
+    with pytest.raises(DataError, match="Task 'one', train: the label -1 is negative"):
+        learn(unlabelled)
+    for options in ({}, {"classes": 3}):
+        with pytest.raises(DataError, match=r"Task 'one', train: 0 examples; at least [12] are needed"):
+            learn(DataLoader(Augmented(), 200, drop_last=True), valid=(X, Y), **options)
+
+
 def test_labels_that_an_attribute_tells_wrongly_are_not_believed():
     dataset = Augmented()
     dataset.targets = [0] * 120

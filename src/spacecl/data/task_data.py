@@ -244,31 +244,31 @@ class Data:
         if self.images is not None:
             self._check_batch((self.finish(self.images.batch([0])[0]), self.images.targets), 0)  # bytes cannot hold NaN
             return int(self.images.targets.max())
-        labels = self._read_labels(some=classes is not None)
-        return int(labels.max()) if len(labels) else -1
+        known = None if classes is not None else self._find_labels()
+        if classes is None and known is None:
+            return int(self._read_labels(self.batches(_ROWS), least).max())
+        rows, some = self._sample()
+        read = self._read_labels(some, 1)
+        if known is None:
+            return int(read.max())
+        if not bool(torch.isin(read, known).all()) or (rows is not None and not torch.equal(read, known[rows])):
+            return int(self._read_labels(self.batches(_ROWS), least).max())  # the attribute says something else
+        return int(known.max())
 
-    def _read_labels(self, some: bool) -> Tensor:
-        """Read the labels of all examples or, if that is enough, of `some`. The user's generators end as they began."""
-        known = None if some else self._find_labels()
+    def _read_labels(self, batches: Iterator[Batch], least: int) -> Tensor:
+        """Read the labels of at least so many examples, which are checked. The user's generators end as they began."""
         states = [(generator, generator.get_state()) for generator in self.generators()]
-        if some or known is not None:
-            rows, batches = self._sample()
-        else:
-            rows, batches = None, self.batches(_ROWS)
-        labels = [torch.zeros(0, dtype=torch.int64)]
+        labels, count = [torch.zeros(0, dtype=torch.int64)], 0
         for x, y in batches:
-            if self.tensors is not None:
-                self._check_batch((x, y), sum(map(len, labels)))
+            if self.tensors is not None:  # other data are checked as they are read
+                self._check_batch((x, y), count)
             labels.append(y.to("cpu", torch.int64))
+            count += len(y)
         for generator, state in states:
             generator.set_state(state)
-        read = torch.cat(labels)
-        if known is None:
-            return read
-        same = bool(torch.isin(read, known).all()) if rows is None else torch.equal(read, known[rows])
-        if not same:  # the attribute says something else
-            return torch.cat([y.to("cpu", torch.int64) for _, y in self.batches(_ROWS)])
-        return known
+        if count < least:
+            raise DataError(f"{self.what}: {count} examples; at least {least} are needed.")
+        return torch.cat(labels)
 
     def _sample(self) -> tuple[Tensor | None, Iterator[Batch]]:
         """Some examples of a dataset, with their numbers, or the first batch of a loader; all tensors."""
@@ -283,7 +283,10 @@ class Data:
         """The labels of the examples as far as an attribute of the dataset has them."""
         if self.dataset is not None:
             labels = find_labels(self.dataset)
-            return None if labels is None else labels[self.numbers]
+            labels = None if labels is None else labels[self.numbers]
+            if labels is not None and int(labels.min()) < 0:
+                raise DataError(f"{self.what}: the label {int(labels.min())} is negative; labels count from 0.")
+            return labels
         if self.loader is not None and type(self.loader.sampler) in (RandomSampler, SequentialSampler):
             return find_labels(self.loader.dataset)
         return None
