@@ -52,7 +52,7 @@ def test_a_run_leaves_the_documented_files_in_its_folder(finished):
 def test_the_result_agrees_with_the_learner_in_the_folder(finished):
     folder, result = finished
     chosen = make_settings()
-    model = chosen.make_model((64,), 10)
+    model = chosen.make_model(torch.zeros(1, 64), 10)
     learner = Learner.load(folder / "model", model)
     tasks = load_stream("permuted-digits", tasks=2)
     for number, (task, entry) in enumerate(zip(tasks, result["tasks"])):
