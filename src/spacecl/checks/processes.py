@@ -30,6 +30,7 @@ from ..runs.methods import load_method
 from ..runs.resolve import resolve
 from ..runs.run import run
 from ..seeds import use_seed
+from ..structure.calling import list_tensors
 from .models import FAMILIES, make_tasks
 from .subject import QUICK, SimulatedCrash, Subject, require
 
@@ -109,7 +110,7 @@ def _learn_as_one_of_two(folder: Path, methods: Sequence[str]) -> None:
             digests=learner.verify(),
             memory=digest_tensors(learner.core.memory),
             unchanged=torch.equal(learner.logits(first[0], "0"), before),
-            seen=float(torch.cat(list(task.examples(50))).sum()),
+            seen=float(sum(list_tensors(x)[0].sum() for x in task.examples(50))),
         )
     (folder / f"rank{fabric.global_rank}.json").write_bytes(TypeAdapter(dict[str, Ending]).dump_json(endings))
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..structure.calling import call_model
+from ..structure.calling import Inputs, call_model, list_tensors, map_tensors
 from ..structure.memory_format import run_model, set_memory_format
 from .trainer import Loss, MakeLoss, Trainer
 
@@ -26,8 +26,8 @@ def make_matching_loss(full: nn.Module, trainer: Trainer) -> MakeLoss:
         set_memory_format(full.to(trainer.fabric.device), trainer.channels_last).eval()
         return loss
 
-    def loss(wrapped: nn.Module, x: Tensor, _: Tensor) -> Tensor:
-        x = mix_examples(x)
+    def loss(wrapped: nn.Module, inputs: Inputs, _: Tensor) -> Tensor:
+        x = mix_examples(inputs)
         with torch.no_grad():
             answers = run_model(full, x, trainer.channels_last)
         return _TEMPERATURE**2 * distillation_loss(call_model(wrapped, x), answers, _TEMPERATURE)
@@ -35,13 +35,14 @@ def make_matching_loss(full: nn.Module, trainer: Trainer) -> MakeLoss:
     return make_loss
 
 
-def mix_examples(x: Tensor) -> Tensor:
-    """Mix every example of a batch with another at random. Integers, such as tokens, cannot be mixed, and stay as they are."""
-    if not x.is_floating_point():
-        return x
-    shares = torch.rand(len(x), *[1] * (x.dim() - 1), device=x.device, dtype=x.dtype)
-    others = x[torch.randperm(len(x), device=x.device)]
-    return torch.lerp(others, x, shares)
+def mix_examples(inputs: Inputs) -> Inputs:
+    """Mix every example of a batch with another at random. Inputs with integers, such as tokens, stay as they are."""
+    first, *_ = tensors = list_tensors(inputs)
+    if not all(tensor.is_floating_point() for tensor in tensors):
+        return inputs
+    shares = torch.rand(len(first), device=first.device, dtype=first.dtype)
+    order = torch.randperm(len(first), device=first.device)
+    return map_tensors(lambda x: torch.lerp(x[order], x, shares.to(x.dtype).reshape(-1, *[1] * (x.dim() - 1))), inputs)
 
 
 def distillation_loss(outputs: Tensor, targets: Tensor, temperature: float) -> Tensor:

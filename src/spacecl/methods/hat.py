@@ -14,6 +14,7 @@ from ..learning.core import Core
 from ..learning.method import Learned, Method
 from ..learning.trainer import Loss, cross_entropy
 from ..options import NonNegativeFloat, option, options
+from ..structure.calling import find_scores
 from ..structure.channels import Channels
 
 
@@ -88,7 +89,7 @@ class Gated(nn.Module):
         """The mean gate of the units that no earlier task uses (equation 2)."""
         return (self.gates() * unused).sum() / unused.sum().clamp(min=1)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, *args: Tensor, **kwargs: Tensor) -> Tensor:
         self.step += self.training
         gates, weights = self.gates(), {}
         parameters = dict(self.backbone.named_parameters())
@@ -98,7 +99,7 @@ class Gated(nn.Module):
             weights[name] = parameters[name] * factor.reshape(1, -1, *[1] * (parameters[name].dim() - 2)).to(
                 parameters[name].dtype
             )
-        return functional_call(self.backbone, weights, (x,))
+        return find_scores(functional_call(self.backbone, weights, args, kwargs))
 
     def compensate_gradient(self) -> None:
         """Undo the effect of s on the size of the embedding's gradient (equation 4 of the HAT paper)."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import ConfigError, StoreError
-from ..runs.config import Config
+from ..runs.config import Config, identify_settings
 from ..runs.methods import METHOD_ORDER
 from ..runs.result import Result, read_result
 from ..runs.run_folder import is_run
@@ -125,7 +125,7 @@ def group_runs(results: Mapping[Path, Result], top: Path) -> tuple[list[Arm], li
     seeds_by_settings: dict[str, dict[int, Path]] = {}
     repeated = []
     for path, result in results.items():
-        settings = {key: value for key, value in result["config"].items() if key != "seed"}
+        settings = {key: value for key, value in identify_settings(result["config"]).items() if key != "seed"}
         seeds = seeds_by_settings.setdefault(json.dumps([settings, len(result["tasks"])], sort_keys=True), {})
         if seeds.setdefault(result["seed"], path) != path:
             repeated.append(path)

@@ -13,7 +13,7 @@ from typing import Any
 from .. import disk
 from ..data.benchmarks.presets import ABLATIONS, POST_VARIANCE, PUBLISHED
 from ..errors import ConfigError
-from .config import Config, build_model, choose_recipe, find_benchmark, find_differences
+from .config import Config, build_model, choose_recipe, find_benchmark, find_differences, identify_settings
 from .methods import METHOD_ORDER, shorten_method
 from .resolve import fit_variance, merge_settings, resolve
 from .result import read_result
@@ -151,7 +151,7 @@ def _check_same_settings(configs: Mapping[Path, Config], out: Path) -> None:
     """Refuse to plan runs in folders that hold runs with other settings."""
     for folder, config in configs.items():
         before = _read_config(folder)
-        changes = [] if before is None else find_differences(before, config.to_json())
+        changes = [] if before is None else find_differences(identify_settings(before), identify_settings(config.to_json()))
         if changes:
             raise ConfigError(
                 f"{folder} holds a run with other settings: {'; '.join(changes)}. Give another folder with --out, or "

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ConfigError
+from .calling import Inputs, map_tensors
 from .channels import Channels, Tensors
 from .layers import adapt_layer, initialize_layer
 from .owners import RULES
@@ -25,7 +26,7 @@ class Blueprint:
     """The user's model in eval mode, never trained itself, with its head, an example input and its channels."""
 
     module: nn.Module
-    example: Tensor
+    example: Inputs
     shared: tuple[str, ...]
     channels: Channels
     channels_last: bool = False  # whether it runs in that memory format, the faster one on CPUs
@@ -115,15 +116,20 @@ def describe_unsupported(tensor: Tensor) -> str | None:
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-def random_inputs(example: Tensor, rows: int, generator: torch.Generator | None = None) -> Tensor:
+def random_inputs(example: Inputs, rows: int, generator: torch.Generator | None = None) -> Inputs:
     """Draw inputs of an example's shape and type, the same every time unless a generator is passed.
 
     Integers, such as tokens, are copied from the example: others may be out of range.
     """
-    shape = (rows, *example.shape[1:])
-    if not example.is_floating_point():
-        return example[:1].expand(shape).clone()
-    return torch.randn(shape, generator=generator or torch.Generator().manual_seed(0)).to(example)
+    generator = generator or torch.Generator().manual_seed(0)
+
+    def draw(tensor: Tensor) -> Tensor:
+        shape = (rows, *tensor.shape[1:])
+        if not tensor.is_floating_point():
+            return tensor[:1].expand(shape).clone()
+        return torch.randn(shape, generator=generator).to(tensor)
+
+    return map_tensors(draw, example)
 
 
 def rebuild(module: nn.Module, tensors: Mapping[str, Tensor], channels: Channels | None = None) -> nn.Module:

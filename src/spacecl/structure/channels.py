@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .calling import Inputs
 from .graph import layer_of, module_of
 from .owners import NO_OWNER, RULES, Owners
 from .resizing import Size
@@ -201,7 +202,7 @@ class Channels:
 
 
 def trace(
-    model: nn.Module, example: Tensor, head: str | None = None, shared: Sequence[str] = (), rules: int = RULES
+    model: nn.Module, example: Inputs, head: str | None = None, shared: Sequence[str] = (), rules: int = RULES
 ) -> Channels:
     """Find the channels of a model by owner ids. It is not checked whether they are right: see `validate_model`."""
     owners = find_owners(model, example, head, shared, rules)

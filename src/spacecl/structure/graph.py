@@ -15,26 +15,34 @@ from torch.fx import Node
 
 from .. import errors
 from ..errors import UnsupportedModelError, first_line
+from .calling import Inputs, map_tensors, name_tensors, to_arguments
 
 
-def export_graph(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
+def export_graph(model: nn.Module, example: Inputs) -> torch.export.ExportedProgram:
     """Export the model's graph on two copies of the first example; an error names the line of code that prevents it."""
     probe = make_probe(example)
+    args, kwargs = to_arguments(probe)
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # whatever is unusual is either handled or refused with a reason
-            return torch.export.export(copy.deepcopy(model), (probe,))  # forward() may store activations in the module
+            return torch.export.export(copy.deepcopy(model), args, kwargs)  # forward() may store activations in the module
     except Exception as error:
         raise UnsupportedModelError(
-            f"The model cannot be traced with an input of shape {tuple(probe.shape)}: "
+            f"The model cannot be traced with {_describe_shapes(probe)}: "
             f"{type(error).__name__}: {first_line(error)}{source_of_exception(error)}\n"
             "Check that model(example_input) runs, and that forward() does not branch on the values of tensors."
         ) from error
 
 
-def make_probe(example: Tensor) -> Tensor:
+def make_probe(example: Inputs) -> Inputs:
     """Two copies of the first example."""
-    return example[:1].repeat(2, *[1] * (example.dim() - 1))
+    return map_tensors(lambda tensor: tensor[:1].repeat(2, *[1] * (tensor.dim() - 1)), example)
+
+
+def _describe_shapes(inputs: Inputs) -> str:
+    if isinstance(inputs, Tensor):
+        return f"an input of shape {tuple(inputs.shape)}"
+    return "inputs of shape " + ", ".join(f"{tuple(tensor.shape)} ({name})" for name, tensor in name_tensors(inputs).items())
 
 
 def name_of(node: Node) -> str:

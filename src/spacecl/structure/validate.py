@@ -8,8 +8,9 @@ unprunable, with the reason. A model that still fails is refused, before any tra
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,9 +22,10 @@ from torch.overrides import TorchFunctionMode
 from ..errors import ConfigError, UnsupportedModelError, first_line, warn_user
 from ..validation import show
 from .blueprint import Blueprint, check_head, describe_unsupported, is_pretrained, named_tensors, random_inputs, rebuild
+from .calling import Inputs, map_tensors, to_arguments
 from .channels import Channels, Tensors, trace
 from .graph import matches, source_of_exception
-from .memory_format import set_memory_format, to_memory_format
+from .memory_format import run_model, set_memory_format
 from .owners import RULES
 
 _SQUASHING = ("softmax", "log_softmax", "sigmoid", "log_sigmoid", "log_sigmoid_forward", "hardsigmoid", "special_expit")
@@ -31,11 +33,12 @@ _CLOSE = 1e-4  # of the largest score: far above float32's rounding, far below w
 
 
 def validate_model(
-    model: nn.Module, example: Tensor, head: str | None = None, shared: Sequence[str] = (), rules: int = RULES
+    model: nn.Module, example: Inputs, head: str | None = None, shared: Sequence[str] = (), rules: int = RULES
 ) -> Blueprint:
     """Trace and check a model; returns its blueprint or raises an error that names layers and lines of code."""
     _check_arguments(model, example, head, shared)
-    module, example = _copy_model(model), example[:1].detach().cpu().clone()
+    module = _copy_model(model)
+    example = map_tensors(lambda tensor: tensor[:1].detach().cpu().clone(), example)
     traced = trace(module, example, head, shared, rules)
     check_head(module, traced.head)
     channels = check_narrowing(module, example, traced)
@@ -49,7 +52,7 @@ def validate_model(
     return Blueprint(module, example, tuple(shared), channels, channels_last, is_pretrained(module), rules=rules)
 
 
-def _check_arguments(model: nn.Module, example: Tensor, head: str | None, shared: Sequence[str]) -> None:
+def _check_arguments(model: nn.Module, example: Inputs, head: str | None, shared: Sequence[str]) -> None:
     """Raise an error for arguments that no model could be validated with."""
     check_model(model)
     if isinstance(shared, str):
@@ -64,13 +67,30 @@ def _check_arguments(model: nn.Module, example: Tensor, head: str | None, shared
     if unmatched:
         layers = [path for path, _ in model.named_modules() if path]
         raise ConfigError(f"shared={unmatched} match no layer. The model's layers are: {', '.join(layers)}.")
-    if not isinstance(example, Tensor) or example.is_nested or example.dim() < 2 or example.numel() < 1:
-        raise ConfigError("example_input must be a batch of at least one example, such as torch.zeros(1, 3, 32, 32).")
-    if describe_unsupported(example) or not bool(torch.isfinite(example).all()):
-        problem = describe_unsupported(example) or "not finite: it has NaN or infinite values"
-        raise ConfigError(f"example_input is {problem}. Give a plain tensor of finite numbers, as the model reads them.")
+    _check_example(example)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ConfigError("No parameter of the model requires a gradient, so there is nothing to learn.")
+
+
+def _check_example(example: Any) -> None:
+    """Raise an error unless an example input is a tensor, or several, that hold at least one example."""
+    several = isinstance(example, (tuple, Mapping)) and len(example) > 0
+    tensors = list(example.values() if isinstance(example, Mapping) else example) if several else [example]
+    names = list(example) if isinstance(example, Mapping) else []
+    if not all(isinstance(name, str) and name.isidentifier() for name in names):
+        raise ConfigError(f"example_input={show(example)} must have the names of forward()'s arguments as its keys.")
+    for tensor in tensors:
+        least = 1 if several else 2  # of several inputs, one may be a single number for each example
+        if not isinstance(tensor, Tensor) or tensor.is_nested or tensor.dim() < least or tensor.numel() < 1:
+            raise ConfigError(
+                "example_input must be a batch of at least one example, such as torch.zeros(1, 3, 32, 32), or a tuple or a "
+                "dictionary of such tensors for a model with several inputs."
+            )
+        if describe_unsupported(tensor) or not bool(torch.isfinite(tensor).all()):
+            problem = describe_unsupported(tensor) or "not finite: it has NaN or infinite values"
+            raise ConfigError(f"example_input is {problem}. Give a plain tensor of finite numbers, as the model reads them.")
+    if len({len(tensor) for tensor in tensors}) > 1:
+        raise ConfigError("The tensors of example_input have different numbers of rows; each must have one row per example.")
 
 
 def _warn_unprunable(channels: Channels) -> None:
@@ -110,7 +130,7 @@ def check_model(model: object) -> None:
         raise UnsupportedModelError(f"These tensors of the model cannot be trained: {', '.join(unsupported[:5])}.")
 
 
-def check_narrowing(module: nn.Module, example: Tensor, channels: Channels) -> Channels:
+def check_narrowing(module: nn.Module, example: Inputs, channels: Channels) -> Channels:
     """Compare narrowed networks with masked ones; returns the channels, with groups that fail marked unprunable."""
     generator = torch.Generator().manual_seed(0)
     plain = replace(channels, resizes={})
@@ -132,7 +152,7 @@ def check_narrowing(module: nn.Module, example: Tensor, channels: Channels) -> C
     return channels
 
 
-def _supports_channels_last(module: nn.Module, example: Tensor) -> bool:
+def _supports_channels_last(module: nn.Module, example: Inputs) -> bool:
     """Whether a model with convolutions of images runs, and computes the same, in channels-last memory format.
 
     A model that calls view() on the output of a convolution does not.
@@ -143,10 +163,10 @@ def _supports_channels_last(module: nn.Module, example: Tensor) -> bool:
     network = set_memory_format(rebuild(module, {}), channels_last=True)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
-            network(to_memory_format(x, True))
+            run_model(network, x, channels_last=True)
             network = rebuild(module, {}).eval()
-            expected = network(to_memory_format(x, False))
-            result = set_memory_format(network, channels_last=True)(to_memory_format(x, True))
+            expected = run_model(network, x)
+            result = run_model(set_memory_format(network, channels_last=True), x, channels_last=True)
         except Exception:
             return False
     return is_close(result, expected)
@@ -172,7 +192,7 @@ def _copy_model(model: nn.Module) -> nn.Module:
 class _Probe:
     """The model with random weights, a head for another number of classes, and norms over channels reduced to affine maps."""
 
-    def __init__(self, module: nn.Module, example: Tensor, channels: Channels, generator: torch.Generator):
+    def __init__(self, module: nn.Module, example: Inputs, channels: Channels, generator: torch.Generator):
         self.module, self.channels, self.generator = module, channels, generator
         originals = named_tensors(module)
         self.positive = {name for name, tensor in originals.items() if bool((tensor > 0).all())}  # variances and the like
@@ -258,7 +278,12 @@ class _Probe:
         network = rebuild(self.module, tensors, self.channels).to(dtype)
         network.train(training)
         with torch.random.fork_rng(devices=[]), torch.no_grad(), _AffineNorms(self.channels.statistics):
-            return network(self.input.clone() if dtype is None or not self.input.is_floating_point() else self.input.to(dtype))
+            args, kwargs = to_arguments(map_tensors(partial(_copy_input, dtype=dtype), self.input))
+            return network(*args, **kwargs)
+
+
+def _copy_input(x: Tensor, dtype: torch.dtype | None) -> Tensor:
+    return x.to(dtype, copy=True) if x.is_floating_point() else x.clone()
 
 
 class _AffineNorms(TorchFunctionMode):

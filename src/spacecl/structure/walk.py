@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.fx import Node
 
 from ..errors import UnsupportedModelError
+from .calling import Inputs
 from .contractions import find_head_splits
 from .graph import export_graph, layer_of, layers_of, make_probe, place_of, source_of
 from .operation import Attribute, Operation, Rejection, unowned_ids, value_ids
@@ -20,7 +21,7 @@ from .sizes import find_means, observe_run
 
 
 def find_owners(
-    model: nn.Module, example: Tensor, head: str | None = None, shared: Sequence[str] = (), rules: int = RULES
+    model: nn.Module, example: Inputs, head: str | None = None, shared: Sequence[str] = (), rules: int = RULES
 ) -> Owners:
     """Push owner ids through a model and return what they met; one error names all layers that are not supported."""
     first: dict[int, str] = {}
