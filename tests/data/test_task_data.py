@@ -37,8 +37,8 @@ def test_data_that_was_checked_is_not_read_again_to_be_checked(valid):
     assert counts == {"classes": 3, "train": 60 if valid else 54, "valid": 15 if valid else 6, "test": 15}
     sources = [task.train, task.test, *([task.valid] if valid else [])]
     assert all(source.reads == len(source) for source in sources), "each example is read once"
-    train, _, classes = prepare_data(checked, VECTOR, torch.Generator().manual_seed(0))
-    assert (len(train), classes) == (counts["train"], 3)
+    train, _, targets = prepare_data(checked, VECTOR, torch.Generator().manual_seed(0))
+    assert (len(train), targets.outputs) == (counts["train"], 3)
     assert all(source.reads == len(source) for source in sources)
 
 

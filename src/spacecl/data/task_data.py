@@ -5,15 +5,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Protocol, TypedDict
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
+from typing_extensions import NotRequired, TypedDict
 
 from ..errors import DataError, first_line
 from ..structure.blueprint import describe_unsupported
+from ..validation import show
 from .images import Images
+from .targets import TargetKind, Targets, find_misfit, find_target_problem, infer_kind
 from .task import Batch, Source, Task
 
 
@@ -30,9 +33,10 @@ class Batches(Protocol):
 
 
 class DataCounts(TypedDict):
-    """The number of classes of a task, and of examples in each part of its data."""
+    """The number of classes, labels or values of a task, and of examples in each part of its data."""
 
     classes: int
+    target_kind: NotRequired[TargetKind]  # classes, if it is missing
     train: int
     valid: int
     test: int
@@ -41,8 +45,8 @@ class DataCounts(TypedDict):
 class CheckedDataset(Dataset):
     """A user's dataset of which every example has been checked, so that it need not be read again for that."""
 
-    def __init__(self, dataset: Dataset, shape: torch.Size, largest: int):
-        self.dataset, self.shape, self.largest = dataset, shape, largest  # shape: of one input; largest: of all labels
+    def __init__(self, dataset: Dataset, shape: torch.Size, targets: Targets):
+        self.dataset, self.shape, self.targets = dataset, shape, targets  # shape: of one input
 
     def __len__(self) -> int:
         return len(self.dataset)  # type: ignore[arg-type]
@@ -163,29 +167,68 @@ class Data:
             rest, part = (Data(Subset(self.dataset, i.tolist()), self.what) for i in parts)  # type: ignore[arg-type]
         return rest, part
 
-    def check(self, example: Tensor, least: int = 2) -> int:
-        """Check every example, and return the largest label. At least `least` examples are needed."""
-        if self.checked is not None and self.checked.shape == example.shape[1:]:
-            return self.checked.largest
-        if self.tensors is not None and (self.tensors[1].dim() != 1 or self.tensors[0].shape[:1] != self.tensors[1].shape):
+    def check(self, example: Tensor, kind: TargetKind | None = None, least: int = 2) -> Targets:
+        """Check every example, and return what the targets are; their `kind` is inferred if it is not known.
+
+        Of classes there are as many as the largest label says. At least `least` examples are needed.
+        """
+        if self.checked is not None and self.checked.shape == example.shape[1:] and kind in (None, self.checked.targets.kind):
+            return self.checked.targets
+        if self.tensors is not None and self.tensors[0].shape[:1] != self.tensors[1].shape[:1]:
             inputs, shape = self.tensors[0].shape[0] if self.tensors[0].dim() else "no", tuple(self.tensors[1].shape)
             raise DataError(f"{self.what}: {inputs} inputs, but labels of shape {shape}; give one label per input.")
-        largest, lowest, count = -1, 0, 0
+        kind = kind or self.infer_kind()
+        largest, lowest, count, shape = -1, 0, 0, torch.Size()  # shape: of one target
         for x, y in self._read_pairs(self._batches_to_check()):
-            problem = _find_problem(x, y, example, count)
+            kind = kind or self._infer_kind(y)
+            problem = find_target_problem(y, kind, count) or check_input(x, example, count)
             if problem is None and self.images is None and len(x) != len(y):
                 problem = f"{len(x)} inputs, but {len(y)} labels in one batch; give one label per input."
+            if problem is None and count and y.shape[1:] != shape:
+                problem = f"the targets of row {count} have the shape {tuple(y.shape[1:])}; those before have {tuple(shape)}."
             if problem:
                 raise DataError(f"{self.what}: {problem}")
-            y = y.to(torch.int64)
             if not len(y):
                 continue
-            largest, lowest, count = max(largest, int(y.max())), min(lowest, int(y.min())), count + len(y)
+            shape, count = y.shape[1:], count + len(y)
+            if kind == "classes":
+                y = y.to(torch.int64)
+                largest, lowest = max(largest, int(y.max())), min(lowest, int(y.min()))
         if count < least:
             raise DataError(f"{self.what}: {count} examples; at least {least} are needed.")
         if lowest < 0:
             raise DataError(f"{self.what}: the label {lowest} is negative; labels count from 0.")
-        return largest
+        if kind == "classes":
+            return Targets(kind, largest + 1)
+        return Targets(kind or "values", shape.numel(), flat=not shape)
+
+    def infer_kind(self) -> TargetKind | None:
+        """What the targets are for, if they are at hand without reading every example."""
+        return None if self.targets is None else self._infer_kind(self.targets)
+
+    def _infer_kind(self, y: Any) -> TargetKind:
+        if not isinstance(y, Tensor) or describe_unsupported(y):
+            return "classes"  # which is refused for the right reason
+        try:
+            return infer_kind(y)
+        except DataError as error:
+            raise DataError(f"{self.what}: {error}") from None
+
+    @property
+    def targets(self) -> Tensor | None:
+        """All targets, if they are at hand without reading every example."""
+        return self.images.targets if self.images is not None else None if self.tensors is None else self.tensors[1]
+
+    def sample_targets(self, count: int, generator: torch.Generator) -> Tensor:
+        """All targets if they are at hand; otherwise those of `count` random examples."""
+        if self.targets is not None:
+            return self.targets
+        parts: list[Tensor] = []
+        for _, y in self.batches(500, generator):
+            parts.append(y)
+            if sum(map(len, parts)) >= count:
+                break
+        return torch.cat(parts)
 
     def generators(self) -> list[torch.Generator]:
         """Return the random generators that a user's DataLoader draws from, in addition to torch's own."""
@@ -218,17 +261,25 @@ class Data:
             yield batch[0], batch[1]
 
 
-def prepare_data(task: Task, example: Tensor, generator: torch.Generator) -> tuple[Data, Data, int]:
-    """Check a task's data, and return its training data, validation data and number of classes."""
+def prepare_data(task: Task, example: Tensor, generator: torch.Generator) -> tuple[Data, Data, Targets]:
+    """Check a task's data, and return its training data, its validation data and what it predicts."""
     train = Data(task.train, f"Task {task.name!r}, train")
     valid = None if task.valid is None else Data(task.valid, f"Task {task.name!r}, valid")
-    largest = train.check(example)
+    seen = train.check(example, task.target)
     if valid is None:
         train, valid = train.split(0.1, generator)
         if len(train) < 2:
             raise DataError(f"Task {task.name!r}: {len(train)} examples are left to train on. Give more, or validation data.")
     else:
-        largest = max(largest, valid.check(example, least=1))
+        others = valid.check(example, seen.kind, least=1)
+        if seen.kind != "classes":
+            _refuse(find_misfit(others, seen), valid.what)
+        seen = replace(seen, outputs=max(seen.outputs, others.outputs))
+    if seen.kind != "classes":
+        if task.class_count(seen.outputs - 1) != seen.outputs:
+            raise DataError(f"Task {task.name!r}: classes={show(task.classes)}, but there are {seen.outputs} {seen.kind}.")
+        return train, valid, seen
+    largest = seen.outputs - 1
     classes, count = task.class_count(largest), len(train) + len(valid)
     if task.classes is None and classes > count:  # a single wrong label must not make a head of a million classes
         raise DataError(
@@ -240,7 +291,17 @@ def prepare_data(task: Task, example: Tensor, generator: torch.Generator) -> tup
             f"Task {task.name!r}: the label {largest} is outside its {classes} classes, 0 to {classes - 1}. "
             "Number the task's own classes from 0, or give classes=..."
         )
-    return train, valid, classes
+    return train, valid, Targets("classes", classes)
+
+
+def check_targets(data: Data, example: Tensor, known: Targets) -> None:
+    """Check data that a network for `known` targets is to be evaluated on."""
+    _refuse(find_misfit(data.check(example, known.kind, least=1), known), data.what)
+
+
+def _refuse(problem: str | None, what: str) -> None:
+    if problem:
+        raise DataError(f"{what}: {problem}")
 
 
 def check_all_data(task: Task, example: Tensor) -> tuple[Task, DataCounts]:
@@ -249,19 +310,22 @@ def check_all_data(task: Task, example: Tensor) -> tuple[Task, DataCounts]:
     Returns the task with datasets that need not be read again to be checked, and the counts.
     """
     parts = {"train": task.train} if task.valid is None else {"train": task.train, "valid": task.valid}
-    checked = {}
+    checked, kind = {}, task.target
     for name, source in parts.items():
         data = Data(source, f"Task {task.name!r}, {name}")
+        kind = kind or data.infer_kind()
         if data.dataset is not None and data.checked is None:
-            largest = data.check(example, least=2 if name == "train" else 1)
-            checked[name] = CheckedDataset(data.dataset, example.shape[1:], largest)
+            targets = data.check(example, kind, least=2 if name == "train" else 1)
+            kind = targets.kind
+            checked[name] = CheckedDataset(data.dataset, example.shape[1:], targets)
     task = replace(task, **checked)  # type: ignore[arg-type]
-    train, valid, classes = prepare_data(task, example, torch.Generator().manual_seed(0))
+    train, valid, targets = prepare_data(task, example, torch.Generator().manual_seed(0))
     test = Data(task.test, f"Task {task.name!r}, test")  # type: ignore[arg-type]
-    largest = test.check(example, least=1)
-    if largest >= classes:
-        raise DataError(f"Task {task.name!r}, test: the label {largest} is outside its {classes} classes, 0 to {classes - 1}.")
-    return task, {"classes": classes, "train": len(train), "valid": len(valid), "test": len(test)}
+    check_targets(test, example, targets)
+    counts: DataCounts = {"classes": targets.outputs, "train": len(train), "valid": len(valid), "test": len(test)}
+    if targets.kind != "classes":
+        counts["target_kind"] = targets.kind
+    return task, counts
 
 
 def fingerprint(source: Source | None) -> str | None:
@@ -303,14 +367,6 @@ def check_input(x: Tensor, example: Tensor, first: int = 0) -> str | None:
         row = first + int((~torch.isfinite(x.flatten(1)).all(1)).nonzero()[0])
         return f"the input in row {row} holds NaN or infinite values. Remove or repair it."
     return None
-
-
-def _find_problem(x: Any, y: Any, example: Tensor, first: int) -> str | None:
-    kind = describe_unsupported(y) if isinstance(y, Tensor) else None
-    if kind or not isinstance(y, Tensor) or y.is_floating_point() or y.dtype == torch.bool or y.dim() != 1:
-        shape = f"{kind or y.dtype} of shape {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
-        return f"labels must be whole numbers, one per example; got {shape}."
-    return check_input(x, example, first)
 
 
 def _to_tensor(values: Any, what: str) -> Tensor:

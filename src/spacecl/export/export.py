@@ -18,7 +18,7 @@ from ..errors import ConfigError
 from ..structure.blueprint import named_tensors, random_inputs
 from .fold_batchnorm import fold_batchnorm
 from .formats import INPUT as INPUT
-from .formats import OUTPUT, WRITERS, quantize
+from .formats import WRITERS, name_output, quantize
 from .formats import NetworkInfo as NetworkInfo
 from .formats import open_session as open_session
 
@@ -33,15 +33,15 @@ class TensorInfo(TypedDict):
     shape: list[int | None]  # None for the number of rows
 
 
-class AccuracyInfo(TypedDict):
-    """Accuracy on test data before and after weights and activations became int8."""
+class ScoreInfo(TypedDict):
+    """The score on test data before and after weights and activations became int8."""
 
     before: float
     after: float
 
 
 class ExportInfo(NetworkInfo, total=False):
-    """An exported file, as `index.json` lists it. The last three keys are only there for int8 files of runs."""
+    """An exported file, as `index.json` lists it. The last five keys are only there for int8 files of runs."""
 
     input: TensorInfo
     output: TensorInfo
@@ -53,8 +53,10 @@ class ExportInfo(NetworkInfo, total=False):
     bytes: int
     sha256: str
     calibrated: int  # inputs that the ranges were computed from
-    accuracy: AccuracyInfo | None
-    not_measured: str | None  # why there is no accuracy
+    metric: str
+    score: ScoreInfo | None
+    accuracy: ScoreInfo | None  # the same, if the metric is accuracy
+    not_measured: str | None  # why there is no score
 
 
 def export_network(
@@ -101,7 +103,11 @@ def export_network(
     info: ExportInfo = {
         **about,
         "input": {"name": INPUT, "dtype": _name_dtype(example), "shape": [None, *example.shape[1:]]},
-        "output": {"name": OUTPUT, "dtype": _name_dtype(expected), "shape": [None, *expected.shape[1:]]},
+        "output": {
+            "name": name_output(about.get("target_kind", "classes")),
+            "dtype": _name_dtype(expected),
+            "shape": [None, *expected.shape[1:]],
+        },
         "folded": layers,
         "parameters": sum(parameter.numel() for parameter in network.parameters()),
         "int8": int8 is not None,

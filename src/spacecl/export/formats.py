@@ -25,19 +25,25 @@ from .. import disk
 from ..errors import ConfigError, DataError, SpaceError, first_line
 from ..structure.blueprint import named_tensors
 
-INPUT, OUTPUT = "input", "logits"  # the names of a network's input and output, in files and on servers
+INPUT = "input"  # the name of a network's input, in files and on servers
 TOLERANCE = 1e-4  # the largest difference between a file's output and PyTorch's
-_EMBEDDED = ("task", "classes", "digest", "widths", "pictures")  # what the files themselves say of the network
+_EMBEDDED = ("task", "target_kind", "classes", "digest", "widths", "pictures")  # what the files themselves say of the network
 
 
 class NetworkInfo(TypedDict, total=False):
     """What the caller knows of a network."""
 
     task: str
-    classes: list[str]
+    target_kind: str  # what it predicts: "classes", "labels" or "values"
+    classes: list[str]  # the names of these
     digest: str  # of the task's network, before export
     widths: dict[str, int]  # layer -> output channels
     pictures: Mapping[str, Any] | None  # how pictures become inputs; None if that is unknown
+
+
+def name_output(target_kind: str) -> str:
+    """The name of a network's output, in files and on servers."""
+    return "values" if target_kind == "values" else "logits"
 
 
 def open_session(file: str | os.PathLike[str] | bytes) -> Callable[[Tensor], Tensor]:
@@ -45,7 +51,7 @@ def open_session(file: str | os.PathLike[str] | bytes) -> Callable[[Tensor], Ten
     runtime = _import_package("onnxruntime")
     model = file if isinstance(file, bytes) else os.fspath(file)
     session = runtime.InferenceSession(model, providers=["CPUExecutionProvider"])
-    return lambda x: torch.from_numpy(session.run([OUTPUT], {INPUT: x.cpu().numpy()})[0])
+    return lambda x: torch.from_numpy(session.run(None, {INPUT: x.cpu().numpy()})[0])
 
 
 def _export_program(network: nn.Module, probe: Tensor) -> torch.export.ExportedProgram:
@@ -69,7 +75,8 @@ def _to_onnx(network: nn.Module, probe: Tensor, expected: Tensor, about: Network
     with _silence():
         program = _export_program(network, probe)
         try:
-            exported = torch.onnx.export(program, (), dynamo=True, verbose=False, input_names=[INPUT], output_names=[OUTPUT])
+            names: Any = {"input_names": [INPUT], "output_names": [name_output(about.get("target_kind", "classes"))]}
+            exported = torch.onnx.export(program, (), dynamo=True, verbose=False, **names)
         except Exception as error:
             raise SpaceError(
                 f"The network cannot be exported to ONNX: {type(error).__name__}: {first_line(error)}\n"

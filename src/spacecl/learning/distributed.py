@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from ..errors import DataError
@@ -32,4 +31,4 @@ def shards(batches: Iterator[tuple[Tensor, Tensor]], fabric: Fabric) -> Iterator
             raise DataError(f"A batch of {len(x)} cannot be shared by {world} processes. Use a larger batch size.")
         if len(x) == size or len(x) >= 2 * world:
             x, y = x[fabric.global_rank :: world], y[fabric.global_rank :: world]
-            yield x.to(fabric.device, non_blocking=True), y.to(fabric.device, torch.int64, non_blocking=True)
+            yield x.to(fabric.device, non_blocking=True), y.to(fabric.device, non_blocking=True)

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from ..data.task_data import check_input
 from ..errors import DataError, TaskError, first_line
-from ..inference.task_inference import Identified, accept_features, extract_features, score_features
+from ..inference.task_inference import Identified, Predictions, accept_features, extract_features, score_features
 from ..structure.memory_format import run_model
+from .objective import ANSWERS
 from .state import State
 
 _ROWS = 1024  # in one forward pass
@@ -31,7 +32,7 @@ class Queries:
             raise DataError(f"{what}: {problem}")
 
     def logits(self, x: Tensor, task: str) -> Tensor:
-        """The outputs of a task's network, (rows, classes)."""
+        """The outputs of a task's network, (rows, outputs)."""
         network = self.state.network(task, self.device)
         self.check_input(x, f"Task {task!r}")
         return self.run(network, x)
@@ -45,17 +46,40 @@ class Queries:
         except (IndexError, RuntimeError) as error:  # above all, tokens outside of its vocabulary
             raise DataError(f"The network cannot read these inputs: {first_line(error)}") from error
 
-    def labels(self, x: Tensor, tasks: Sequence[str | None]) -> Tensor:
-        """The label of every row by the network of its task, and -1 where that is None."""
+    def predict(self, x: Tensor, task: str) -> Tensor:
+        """The class of every row, its labels as zeros and ones, or its values, in the shape that the task was learned with."""
+        return self._to_predictions(self.logits(x, task), task)
+
+    def predict_each(self, x: Tensor, tasks: Sequence[str | None]) -> Predictions:
+        """The prediction for every row by the network of its task.
+
+        One tensor if all tasks predict the same kind and number of things, with -1 for rows without a task, or NaN among
+        values. Otherwise a list with a tensor for every row, and None without a task.
+        """
         rows: dict[str, list[int]] = {}
         for row, name in enumerate(tasks):
             if name is not None:
                 rows.setdefault(name, []).append(row)
-        labels = torch.full((len(x),), -1, device=x.device)
-        for name, numbers in rows.items():
-            index = torch.tensor(numbers, device=x.device)
-            labels[index] = self.run(self.state.network(name, self.device), x[index]).argmax(1)
-        return labels
+        parts = {
+            name: self._to_predictions(self.run(self.state.network(name, self.device), x[numbers]), name)
+            for name, numbers in rows.items()
+        }
+        if not parts:
+            return torch.full((len(x),), -1, device=x.device)
+        if len({(part.dtype, part.shape[1:]) for part in parts.values()}) > 1:
+            single = {row: part[n] for name, part in parts.items() for n, row in enumerate(rows[name])}
+            return [single.get(row) for row in range(len(x))]
+        like = next(iter(parts.values()))
+        missing = float("nan") if like.is_floating_point() else -1
+        result = torch.full((len(x), *like.shape[1:]), missing, dtype=like.dtype, device=x.device)
+        for name, part in parts.items():
+            result[rows[name]] = part
+        return result
+
+    def _to_predictions(self, outputs: Tensor, task: str) -> Tensor:
+        record = self.state.records[task]
+        predictions = ANSWERS[record.target_kind].predict(outputs)
+        return predictions[:, 0] if record.flat else predictions
 
     def identify(self, x: Tensor, together: bool) -> Identified:
         """The task of every row, or with `together` one task for all rows."""
@@ -103,5 +127,6 @@ class Queries:
         scores = []
         for name, signature in zip(names, signatures):
             changed = self.state.method.forgets  # then outputs are not comparable with those at the time of learning
-            scores.append(score_features(features, signature, None if changed else self.logits(x, name)))
+            answers = ANSWERS[self.state.records[name].target_kind]
+            scores.append(score_features(features, signature, None if changed else answers.energy(self.logits(x, name))))
         return torch.stack(scores, 1)

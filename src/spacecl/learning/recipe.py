@@ -15,6 +15,10 @@ Schedule = Literal["one-cycle", "cosine", "steps", "plateau", "constant"]
 Milestones = Annotated[
     tuple[Annotated[int, Field(strict=True, ge=1)], ...], Field(strict=False), Description("a list of epochs, from 1")
 ]
+ClassWeights = Annotated[
+    Literal["balanced"] | Annotated[tuple[Annotated[float, Field(strict=True, gt=0)], ...], Field(strict=False)],
+    Description("balanced, or a list of numbers above 0"),
+]
 
 # What Recipe.auto decides by, chosen on the folders of pictures that experiments/few_pictures.py makes.
 _BATCH_SIZES = {128: 20_000, 64: 2000, 32: 500}  # each from a number of examples on; 16 with fewer
@@ -62,8 +66,16 @@ class Recipe:
     )
     keep: Literal["best", "last", "average"] = option(
         default="best",
-        help="weights to keep: best, of the epoch with the best validation accuracy; last, of the last epoch; or average, "
+        help="weights to keep: best, of the epoch with the best validation score; last, of the last epoch; or average, "
         "the mean of those after each epoch of the last quarter",
+    )
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = option(
+        default=0.0, help="share of the target that is spread over all classes, or over yes and no of a label; not for values"
+    )
+    class_weights: ClassWeights | None = option(
+        default=None,
+        help="weight of each class in the loss, or of the examples that have a label: balanced, so that rare ones count as "
+        "much as frequent ones, or a number for each; not for values",
     )
     retrain_epochs: NonNegativeInt | None = option(
         default=None,

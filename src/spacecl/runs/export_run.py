@@ -12,11 +12,13 @@ from torch import Tensor
 
 from ..data.images import Preprocessing, preprocess
 from ..data.pictures import decode_pictures, list_pictures
+from ..data.targets import Targets
 from ..data.task import Source, Task
 from ..data.task_data import Data, prepare_data
 from ..errors import ConfigError, DataError, SpaceError
 from ..export.export import FORMATS, ExportInfo, file_names, open_session, write_index
 from ..learner import Learner
+from ..learning.objective import Objective
 from ..learning.record import TaskRecord
 from ..seeds import task_seed
 from .open_run import OpenRun
@@ -38,7 +40,7 @@ def export_run(
     """Export the networks of some tasks, or with `tasks=None` of all, with an index.json that lists them.
 
     With `calibrate` the weights and activations of ONNX files become bytes, with ranges found on these inputs: "train", a
-    folder of pictures or an array in a .npy file. Test accuracy is then measured before and after, if there is data.
+    folder of pictures or an array in a .npy file. The test score is then measured before and after, if there is data.
     `out` is a folder or, for a single task, a file; default: `export` in the run's folder.
     """
     learner = run.learner()
@@ -60,11 +62,16 @@ def export_run(
         inputs = None if calibrate is None else _load_calibration(calibrate, streams, learner, name)
         entry = learner.export(name, folder / files[name], format=format, fold=fold, int8=inputs)
         if inputs is not None:
-            entry |= {"calibrated": len(inputs), "accuracy": None, "not_measured": str(problem) if problem else None}
+            entry |= {"calibrated": len(inputs), "metric": learner.records[name].metric, "score": None, "accuracy": None}
+            entry["not_measured"] = str(problem) if problem else None
         if name in streams:
             test: Source = streams[name].test  # type: ignore[assignment]
-            before, after = learner.evaluate(test, name), evaluate_file(open_session(folder / files[name]), test)
-            entry["accuracy"] = {"before": before, "after": after}
+            record, metric = learner.records[name], streams[name].metric
+            objective = Objective(Targets(record.target_kind, record.classes, record.flat), own_metric=metric)
+            before = learner.evaluate(test, name, metric=metric)
+            after = evaluate_file(open_session(folder / files[name]), test, objective)
+            entry["score"] = {"before": before, "after": after}
+            entry["accuracy"] = entry["score"] if objective.is_accuracy else None
         entries.append(entry)
         print_line(f"{name}: {folder / files[name]}, {entry['bytes']:,} bytes")
     if tasks is None:
@@ -120,10 +127,8 @@ def _get_preprocessing(record: TaskRecord) -> Preprocessing:
     return record.pictures
 
 
-def evaluate_file(network: Callable[[Tensor], Tensor], source: Source) -> float:
-    """The share of labelled data that a network of any kind classifies correctly."""
-    data, correct, total = Data(source, "data"), 0, 0
-    for x, y in data.batches(256):
-        correct += int((network(data.finish(x)).argmax(1) == y).sum())
-        total += len(y)
-    return correct / total
+def evaluate_file(network: Callable[[Tensor], Tensor], source: Source, objective: Objective) -> float:
+    """The score of a network of any kind on labelled data."""
+    data = Data(source, "data")
+    answers = [(network(data.finish(x)), objective.prepare(y)) for x, y in data.batches(256)]
+    return objective.score(*map(torch.cat, zip(*answers)))

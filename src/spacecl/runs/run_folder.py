@@ -16,10 +16,11 @@ from typing import Any
 import torch
 from pydantic import with_config
 from torch import Tensor
-from typing_extensions import TypedDict
+from typing_extensions import NotRequired, TypedDict
 
 from .. import __version__, disk, store
 from ..data.benchmarks.streams import load_stream
+from ..data.targets import TargetKind
 from ..data.task import Task
 from ..data.task_data import Data, DataCounts, fingerprint, prepare_data
 from ..documents import Count, read_document
@@ -46,6 +47,7 @@ class TaskFacts(TypedDict):
     valid: Count
     test: Count
     data: dict[str, str | None]
+    target_kind: NotRequired[TargetKind]  # classes, if it is missing
 
 
 class Start(TypedDict):
@@ -188,8 +190,9 @@ def load_tasks(config: Config, data: str | os.PathLike[str] | None) -> tuple[lis
 
 def _replace_test(task: Task, example: Tensor, seed: int) -> Task:
     """The same task with its validation data, those that learning would set aside, in place of the test data."""
-    train, valid, classes = prepare_data(task, example, torch.Generator().manual_seed(seed))
-    return Task(task.name, train.source, valid.source, task.class_names or classes, test=valid.source)
+    train, valid, targets = prepare_data(task, example, torch.Generator().manual_seed(seed))
+    classes = task.class_names or targets.outputs
+    return replace(task, train=train.source, valid=valid.source, test=valid.source, classes=classes, target=targets.kind)
 
 
 def _make_example(task: Task) -> Tensor:
