@@ -294,7 +294,7 @@ class Learner:
             if targets != before.targets:
                 known, now = (f"{given.outputs} {given.kind}" for given in (before.targets, targets))
                 raise DataError(f"Task {task.name!r} was learned with {known}; these data have {now}.")
-            made = make_objective(task, targets, train, Recipe(), state.core.blueprint.has_bias, seed)
+            made = make_objective(task, targets, train, state.core.blueprint.has_bias, seed)
             objectives = {**state.objectives, task.name: replace(made, scaling=before.scaling)}
             data = {**state.data, task.name: (train, valid)}
             self._state = replace(state, data=data, objectives=objectives).with_networks_of(state)

@@ -17,6 +17,8 @@ from typing_extensions import NotRequired, TypedDict
 from .. import store
 from ..documents import Count, Finite, Fraction
 from ..errors import SpaceError, StoreError
+from ..options import add_former_values
+from .recipe import Recipe
 
 Tensors = dict[str, Tensor]
 Score = Annotated[Finite, Field(validation_alias=AliasChoices("score", "accuracy"))]  # version 0.1 wrote accuracy alone
@@ -100,7 +102,7 @@ class Checkpointer:
             identity = {**identity, "operations": here}
         recipe = identity.get("recipe")
         if isinstance(recipe, dict):
-            identity = {**identity, "recipe": {**_NEW_IN_RECIPES, **recipe}}
+            identity = {**identity, "recipe": add_former_values(Recipe, recipe)}
         method = identity.get("method")
         if not isinstance(method, dict) or not isinstance(method.get("options"), dict):
             return dict(identity)
@@ -109,9 +111,6 @@ class Checkpointer:
 
     def save(self, phase: str, state: PhaseState, files: Mapping[str, Tensors]) -> None:
         store.save(self.folder / phase, {"identity": dict(self.identity), "state": asdict(state)}, files)
-
-
-_NEW_IN_RECIPES = {"clip": None, "label_smoothing": 0.0, "class_weights": None}  # which version 0.1 did not have
 
 
 def select_prefix(tensors: Tensors, name: str) -> Tensors:

@@ -24,7 +24,7 @@ from .analysis import Analysis
 from .checkpoints import Checkpointer
 from .context import TaskContext
 from .method import Learned, Method
-from .objective import ANSWERS, make_objective
+from .objective import ANSWERS, Objective, add_recipe, check_recipe, make_objective
 from .quality import SAMPLES, Examples, describe_weakness
 from .queries import Queries
 from .recipe import Recipe
@@ -52,15 +52,16 @@ def learn_task(
         state.method.check_target(task.name, targets.kind)
         if recipe is None:
             recipe = state.method.spend_all_epochs(_choose_recipe(train, valid, state.core.blueprint.pretrained), number)
-        objective = make_objective(task, targets, train, recipe, state.core.blueprint.has_bias, own_seed)
+        check_recipe(task, targets, recipe)
+        objective = make_objective(task, targets, train, state.core.blueprint.has_bias, own_seed)
         torch.manual_seed(own_seed)  # however many numbers were drawn while the data were read
-        trainer = replace(trainer, recipe=recipe, objective=objective)
+        trainer = replace(trainer, recipe=recipe, objective=add_recipe(objective, recipe, train, own_seed))
         if checkpoint is not None:
             facts: dict[str, Any] = {"examples": [len(train), len(valid)], "classes": targets.outputs}
             facts |= {} if objective.is_accuracy else {"target_kind": targets.kind, "metric": objective.metric}
             trainer = replace(trainer, checkpointer=_make_checkpointer(state, checkpoint, task.name, trainer, seed, facts))
         earlier = tuple(state.data[name] for name in state.records) if state.method.needs_data else ()
-        before = tuple(map(state.objective, state.records))
+        before = _get_objectives(state, recipe, own_seed)
         context = TaskContext(task.name, train, valid, targets.outputs, trainer, earlier, before)
         learned = state.method.learn(state.core, context)
         learned = replace(learned, core=learned.core.with_scaling(objective.scaling))
@@ -104,6 +105,15 @@ def learn_task(
     new = replace(state, core=core, records=records, data=data, objectives=objectives).with_networks_of(state)
     new.networks[task.name] = network
     return new
+
+
+def _get_objectives(state: State, recipe: Recipe, seed: int) -> tuple[Objective, ...]:
+    """What earlier tasks were trained for; where a method trains them again, with this recipe. Its own weights fit one task."""
+    recipe = recipe if recipe.class_weights == "balanced" else replace(recipe, class_weights=None)
+    objectives = {name: state.objective(name) for name in state.records}
+    if state.method.needs_data:
+        objectives = {n: add_recipe(objective, recipe, state.data[n][0], seed) for n, objective in objectives.items()}
+    return tuple(objectives.values())
 
 
 def _choose_recipe(train: Data, valid: Data, pretrained: bool) -> Recipe:

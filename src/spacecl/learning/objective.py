@@ -256,22 +256,37 @@ class Objective:
         return (outputs[:, 0], y[:, 0]) if self.targets.flat else (outputs, y)
 
 
-def make_objective(task: Task, targets: Targets, train: Data, recipe: Recipe, bias: bool, seed: int) -> Objective:
+def make_objective(task: Task, targets: Targets, train: Data, bias: bool, seed: int) -> Objective:
     """What a task's network is trained for, from what the user said and from the training targets.
 
     `bias` says whether the head has one; without it, values keep their mean.
     """
-    check_recipe(task, targets, recipe)
-    kind = targets.kind
-    objective = Objective(targets, None, task.loss, task.metric, None, recipe.label_smoothing)
-    if kind == "classes" and recipe.class_weights is None and task.loss is None and task.metric is None:
-        return objective
-    y = ANSWERS[kind].prepare(train.sample_targets(_SAMPLES, torch.Generator().manual_seed(seed)))
-    weights = None if recipe.class_weights is None else _make_weights(targets, y, recipe)
-    scaling = Scaling.measure(y, centred=bias) if kind == "values" else None
-    objective = replace(objective, weights=weights, scaling=scaling)
-    objective.try_functions(task.name, y[:1000])
+    objective = Objective(targets, own_loss=task.loss, own_metric=task.metric)
+    if targets.kind == "values":
+        objective = replace(objective, scaling=Scaling.measure(_sample(objective, train, seed), centred=bias))
+    if task.loss is not None or task.metric is not None:
+        objective.try_functions(task.name, _sample(objective, train, seed)[:1000])
     return objective
+
+
+def add_recipe(objective: Objective, recipe: Recipe, train: Data, seed: int) -> Objective:
+    """The same with the weights and the smoothing of a recipe, which fits it (see `check_recipe`)."""
+    if objective.own_loss is not None or objective.targets.kind == "values":
+        return objective
+    objective, given = replace(objective, smoothing=recipe.label_smoothing), recipe.class_weights
+    if given is None:
+        return objective
+    if given != "balanced":
+        return replace(objective, weights=torch.tensor(given, dtype=torch.float64))
+    y, outputs = _sample(objective, train, seed), objective.targets.outputs
+    if objective.targets.kind == "classes":
+        return replace(objective, weights=len(y) / outputs / torch.bincount(y, minlength=outputs).clamp(min=1).double())
+    return replace(objective, weights=(len(y) - y.sum(0)) / y.sum(0).clamp(min=1))
+
+
+def _sample(objective: Objective, train: Data, seed: int) -> Tensor:
+    """Some training targets, in the user's unit: (examples,), or (examples, outputs)."""
+    return objective.answers.prepare(train.sample_targets(_SAMPLES, torch.Generator().manual_seed(seed)))
 
 
 def check_recipe(task: Task, targets: Targets, recipe: Recipe) -> None:
@@ -286,15 +301,6 @@ def check_recipe(task: Task, targets: Targets, recipe: Recipe) -> None:
             f"Task {task.name!r}: class_weights={show(weights)}, but there are {targets.outputs} {targets.kind}. "
             'Give a number for each class or label, or class_weights="balanced"; values have no weights.'
         )
-
-
-def _make_weights(targets: Targets, y: Tensor, recipe: Recipe) -> Tensor | None:
-    """The weight of every class, or of the examples that have a label."""
-    if recipe.class_weights == "balanced":
-        if targets.kind == "classes":
-            return len(y) / targets.outputs / torch.bincount(y, minlength=targets.outputs).clamp(min=1).double()
-        return (len(y) - y.sum(0)) / y.sum(0).clamp(min=1) if targets.kind == "labels" else None
-    return torch.tensor(recipe.class_weights, dtype=torch.float64)
 
 
 def name_function(function: Callable[..., object]) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -84,6 +85,8 @@ class Recipe:
     retrain_lr: PositiveFloat | None = option(default=None, help="learning rate of retraining; None: that of training")
     retrain_schedule: Schedule | None = option(default=None, help="schedule of retraining; None: that of training")
     retrain_milestones: Milestones | None = option(default=None, help="milestones of retraining; None: those of training")
+
+    former_values: ClassVar[Mapping[str, Any]] = {"clip": None, "label_smoothing": 0.0, "class_weights": None}
 
     @staticmethod
     def auto(examples: int, valid: int | None = None, pretrained: bool = False, **options: Any) -> Recipe:

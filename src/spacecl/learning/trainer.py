@@ -148,12 +148,11 @@ class Trainer:
                     epoch=epoch,
                     loss=mean,
                     score=score,
+                    **({"accuracy": score} if self.objective.is_accuracy else {}),  # type: ignore[typeddict-item]
                     valid_loss=error,
                     lr=float(rate),
                     seconds=now - started,
                 )
-                if self.objective.is_accuracy:
-                    row["accuracy"] = score
                 state.finish_epoch(row, recipe)
                 started = now
                 self._report(row)

@@ -49,7 +49,7 @@ def explain_summary_table(comparison: Comparison) -> str:
     """The remarks below the table."""
     arms, source = comparison.arms, choose_source(comparison.arms)
     deviation = "Mean ± standard deviation over seeds. " if max(len(arm.results) for arm in arms) > 1 else ""
-    several = f", a mean over tasks with {' and '.join(comparison.metrics)}" if len(comparison.metrics) > 1 else ""
+    several = f", a mean over tasks with {', '.join(comparison.metrics)}" if len(comparison.metrics) > 1 else ""
     origin = f"modelled ({ENERGY_MODEL})" if source == "modelled" else f"measured ({', '.join(_list_meters(arms))})"
     return (
         f"{deviation}{capitalize(comparison.metric)} on {comparison.split} data{several}. Network size: parameters of all "

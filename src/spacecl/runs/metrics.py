@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 Matrix = Sequence[Sequence[float | None]]  # row: tasks learned so far; column: the task that is tested
+MIXED = "score"  # the name of a mean over tasks that have several metrics
 
 
 def name_metric(metrics: Iterable[str]) -> str:
@@ -14,7 +15,7 @@ def name_metric(metrics: Iterable[str]) -> str:
     ('accuracy', 'score')
     """
     names = set(metrics)
-    return names.pop() if len(names) == 1 else "score"
+    return names.pop() if len(names) == 1 else MIXED
 
 
 def average_score(matrix: Matrix) -> float:

@@ -198,8 +198,10 @@ def _check(result: Any) -> Any:
         "score_matrix: not a row and a column for every task": any(len(row) != len(tasks) for row in [matrix, *matrix]),
         "score_matrix: a value is missing": any(None in row[: n + 1] for n, row in enumerate(matrix)),
         "seconds: no total": "total" not in result["seconds"],
+        "accuracy_matrix: not the scores": result["accuracy_matrix"] not in (None, matrix),
     }
     for task in tasks:
+        checks[f"{task['name']}: accuracy is not the score"] = task["accuracy"] not in (None, task["score"])
         energies = [task["costs"][kind]["energy_modelled"] for kind in ("network", "dense")]
         incomplete = any(energy is not None and not {"1", "64"} <= energy.keys() for energy in energies)
         checks[f"{task['name']}: energy of a batch is missing"] = incomplete

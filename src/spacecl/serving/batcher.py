@@ -147,8 +147,8 @@ def _run_queries(learner: Learner, task: str, queries: list[Query]) -> None:
 
 def _compute_outputs(learner: Learner, task: str, rows: Tensor) -> Outputs:
     if task != INFER:
-        kind = learner.records[task].target_kind
         outputs = learner.logits(rows, task)
+        kind = learner.records[task].target_kind
         if kind == "values":
             return {"values": outputs}
         if kind == "labels":

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from ...errors import ConfigError, warn_user
@@ -42,7 +43,7 @@ def load_stream(
     name : a benchmark, a folder of pictures or a Python file.
     data : folders with the benchmark's datasets (see `sources.load`).
     tasks : the number of tasks. Default: all.
-    limit : the most images of each class. Default: all.
+    limit : the most images of each class, or in all where there are none. Default: all.
     order : "given", "random" (drawn with `seed`), or the numbers of the tasks, from 1.
     seed : for a random order, and for the images that `limit` selects.
     image_size : height and width of pictures from a folder, in pixels.
@@ -133,26 +134,32 @@ def _load_padded(benchmark: Benchmark, data: DataFolder, number: int) -> Task:
 
 
 def _limit_task(task: Task, limit: int, seed: int) -> Task:
-    """Return the same task with at most `limit` examples of each class."""
+    """Return the same task with at most `limit` examples of each class; without classes, with as many in all."""
     train, valid, test = (
-        None if source is None else _limit(source, limit, seed, task.name) for source in (task.train, task.valid, task.test)
+        None if source is None else _limit(source, limit, seed, task) for source in (task.train, task.valid, task.test)
     )
     assert train is not None
     return replace(task, train=train, valid=valid, test=test)
 
 
-def _limit(source: Source, limit: int, seed: int, name: str) -> Source:
+def _limit(source: Source, limit: int, seed: int, task: Task) -> Source:
+    name = task.name
+
+    def choose_rows(targets: Tensor) -> np.ndarray:
+        has_classes = targets.dim() == 1 and not targets.is_floating_point() and task.target in (None, "classes")
+        return _limit_rows(targets.numpy() if has_classes else np.zeros(len(targets)), limit, seed)
+
     if isinstance(source, Images):
-        return source.subset(_limit_rows(source.targets.numpy(), limit, seed))
+        return source.subset(choose_rows(source.targets))
     if isinstance(source, TensorDataset):
         source = source.tensors  # type: ignore[assignment]
     if isinstance(source, (tuple, list)):
         tensors = Data(source, f"Task {name!r}").tensors
         assert tensors is not None
         x, y = tensors
-        if y.dim() != 1 or len(x) != len(y):
+        if not y.dim() or len(x) != len(y):
             return source  # an error when the data is checked
-        rows = torch.from_numpy(_limit_rows(y.numpy(), limit, seed))
+        rows = torch.from_numpy(choose_rows(y))
         return x[rows], y[rows]
     raise ConfigError(f"Task {name!r}: limit works with tensors and images; leave it out for a {type(source).__name__}.")
 

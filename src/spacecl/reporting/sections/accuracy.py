@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ...progress import SHARES, format_score
-from ...runs.metrics import name_metric
+from ...runs.metrics import MIXED, name_metric
 from ...runs.result import Result
 from ..arms import Arm
 from ..figures import Figure, Panel, Series
-from ..page import Section
+from ..page import Section, Table
 from ..text import capitalize
 from .values import make_value_tables
 
@@ -18,7 +18,8 @@ def make_accuracy_section(arms: Sequence[Arm], split: str, metric: str) -> Secti
     title = f"{capitalize(metric)} over incrementally learned tasks"
     figure = _draw_scores("accuracy", title, arms, "all tasks", _average_so_far, metric)
     note = f"{split} {metric}, mean over all tasks learned so far (the paper's Figure 4)."
-    return Section("accuracy", f"{capitalize(metric)} as tasks are learned", [note], [figure], make_value_tables([figure]))
+    tables = [*make_value_tables([figure]), *([_make_task_table(arms)] if metric == MIXED else [])]
+    return Section("accuracy", f"{capitalize(metric)} as tasks are learned", [note], [figure], tables)
 
 
 def make_forgetting_section(arms: Sequence[Arm], split: str) -> Section:
@@ -42,6 +43,16 @@ def _draw_scores(
         ]
         series.append(Series(arm.label, range(1, len(means) + 1), means, tips, arm.look, spread=deviations))
     return Figure(name, title, [Panel("", "tasks learned", metric, series, integer_ticks=True, percent=metric in SHARES)])
+
+
+def _make_task_table(arms: Sequence[Arm]) -> Table:
+    """The score of every task at the end, by the metric of each: a mean over several says little."""
+    titles = [f"{name}: {task['metric']}" for name, task in zip(arms[0].tasks, arms[0].results[0]["tasks"])]
+    rows = [
+        [arm.label, *(format_score(score, task["metric"]) for score, task in zip(scores, arm.results[0]["tasks"]))]
+        for arm, scores in ((arm, arm.mean_by_task(lambda result, n: result["tasks"][n]["score"])) for arm in arms)
+    ]
+    return Table("scores", "scores by task", ["series", *titles], rows)
 
 
 def _average_so_far(result: Result, task: int) -> float:
