@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from ..errors import ConfigError
 from .channels import Channels, Tensors
 from .layers import adapt_layer, initialize_layer
+from .owners import RULES
+from .sizes import set_sizes
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class Blueprint:
     channels: Channels
     channels_last: bool = False  # whether it runs in that memory format, the faster one on CPUs
     pretrained: bool = False  # whether the user's model was trained before, as far as its norms show
+    rules: int = RULES  # the version of the rules by which the channels were found
     given_units: Tensor | None = None  # the units for which the module has the user's values; None: all
 
     @property
@@ -55,7 +58,7 @@ class Blueprint:
 
     def build(self, tensors: Mapping[str, Tensor]) -> nn.Module:
         """Build a network with copies of these tensors, in training mode."""
-        return rebuild(self.module, tensors)
+        return rebuild(self.module, tensors, self.channels.sizes)
 
     def initial_tensors(self, classes: int) -> Tensors:
         """The tensors of the full network as the user gave it, with a new head.
@@ -127,8 +130,11 @@ def random_inputs(example: Tensor, rows: int, generator: torch.Generator | None 
     return torch.randn(shape, generator=generator or torch.Generator().manual_seed(0)).to(example)
 
 
-def rebuild(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
-    """Copy a module with other tensors, and adapt its layers to their shapes. Tensors that are missing stay as they are."""
+def rebuild(module: nn.Module, tensors: Mapping[str, Tensor], sizes: Mapping[str, tuple[str, int]] | None = None) -> nn.Module:
+    """Copy a module with other tensors, and adapt its layers to their shapes. Tensors that are missing stay as they are.
+
+    `sizes` are numbers that its modules store, as `Channels` has them.
+    """
     memo: dict[int, object] = {}
     for name, parameter in module.named_parameters():
         memo[id(parameter)] = nn.Parameter(tensors.get(name, parameter).detach().clone(), parameter.requires_grad)
@@ -137,6 +143,7 @@ def rebuild(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
     result = copy.deepcopy(module, memo)
     for layer in result.modules():
         adapt_layer(layer)
+    set_sizes(result, module, sizes or {})
     result.train()
     return result
 

@@ -19,7 +19,7 @@ from ..errors import UnsupportedModelError, first_line
 
 def export_graph(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
     """Export the model's graph on two copies of the first example; an error names the line of code that prevents it."""
-    probe = example[:1].repeat(2, *[1] * (example.dim() - 1))
+    probe = make_probe(example)
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # whatever is unusual is either handled or refused with a reason
@@ -30,6 +30,18 @@ def export_graph(model: nn.Module, example: Tensor) -> torch.export.ExportedProg
             f"{type(error).__name__}: {first_line(error)}{source_of_exception(error)}\n"
             "Check that model(example_input) runs, and that forward() does not branch on the values of tensors."
         ) from error
+
+
+def make_probe(example: Tensor) -> Tensor:
+    """Two copies of the first example."""
+    return example[:1].repeat(2, *[1] * (example.dim() - 1))
+
+
+def name_of(node: Node) -> str:
+    """The name of the operator of PyTorch that a node calls; empty for anything else."""
+    schema = getattr(node.target, "_schema", None)
+    namespace, _, name = schema.name.partition("::") if schema is not None else ("", "", "")
+    return name if namespace == "aten" else ""
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:

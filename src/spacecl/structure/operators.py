@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..errors import ConfigError, UnsupportedModelError
 from ..validation import show
+from . import contractions  # noqa: F401 (registers rules)
 from .operation import Operation
 from .rules import BUILT_IN, Rule, combine_elements, create_constant, keep_elements, resample
 

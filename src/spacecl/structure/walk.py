@@ -10,27 +10,41 @@ from torch import Tensor, nn
 from torch.fx import Node
 
 from ..errors import UnsupportedModelError
-from .graph import export_graph, layer_of, layers_of, place_of, source_of
+from .contractions import find_head_splits
+from .graph import export_graph, layer_of, layers_of, make_probe, place_of, source_of
 from .operation import Attribute, Operation, Rejection, unowned_ids, value_ids
 from .operators import apply_rule
-from .owners import Owners
+from .owners import RULES, Owners
+from .sizes import find_means, observe_run
 
 
-def find_owners(model: nn.Module, example: Tensor, head: str | None = None, shared: Sequence[str] = ()) -> Owners:
+def find_owners(
+    model: nn.Module, example: Tensor, head: str | None = None, shared: Sequence[str] = (), rules: int = RULES
+) -> Owners:
     """Push owner ids through a model and return what they met; one error names all layers that are not supported."""
     first: dict[int, str] = {}
     aliases = {n: first.setdefault(id(p), n) for n, p in model.named_parameters(remove_duplicate=False)}
-    return _Walk(export_graph(model, example), head, shared, aliases).run()
+    exported = export_graph(model, example)
+    owners = Owners(head=head or "", rules=rules)
+    if rules >= 2:
+        owners.head_splits = find_head_splits(exported.graph)
+        owners.uses, counted = observe_run(model, make_probe(example), exported.graph)
+        owners.means = {node: number for number, node in enumerate(find_means(exported.graph))} if counted else {}
+    return _Walk(exported, shared, aliases, owners).run()
 
 
 class _Walk:
     """One walk through an exported graph, with the ids of every value so far."""
 
     def __init__(
-        self, exported: torch.export.ExportedProgram, head: str | None, shared: Sequence[str], aliases: Mapping[str, str]
+        self,
+        exported: torch.export.ExportedProgram,
+        shared: Sequence[str],
+        aliases: Mapping[str, str],
+        owners: Owners,
     ):
         self.exported, self.shared, self.aliases = exported, shared, aliases
-        self.owners = Owners(head=head or "")
+        self.owners = owners
         self.values: dict[Node, Any] = {}
         self.problems: list[str] = []  # what no option can solve
         self.rejections: list[Rejection] = []  # what can be solved by sharing layers
@@ -52,6 +66,10 @@ class _Walk:
         for name in owners.elements.keys() & owners.dims.keys():  # read as a layer's weight, and otherwise too
             for ids in owners.dims[name]:
                 owners.mark_unprunable(ids, f"{name} is used in more than one way")
+        for node, sources in owners.uses.items():
+            for dim, source in sources.items():
+                ids = self.values[node]
+                owners.sizes.append((source, ids[tuple(slice(None) if d == dim else 0 for d in range(ids.dim()))]))
         owners.number_units()
         self._raise_problems()
         return owners
