@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -13,6 +13,7 @@ from pydantic import Field, PlainValidator, TypeAdapter, ValidationError
 from torch import Tensor, nn
 
 from ...data.benchmarks.published import PUBLISHED, TARGETS
+from ...data.targets import TARGET_KINDS, TargetKind
 from ...errors import ConfigError, FullError, renamed, warn_user
 from ...learning.analysis import Target
 from ...learning.checkpoints import Epoch
@@ -152,6 +153,7 @@ class SPACE(Method):
         default=1.5, help="factor by which every layer grows with on_full=grow"
     )
 
+    target_kinds: ClassVar[Sequence[TargetKind]] = TARGET_KINDS
     former_values: ClassVar[Mapping[str, Any]] = {
         "tolerance": None,
         "size": None,

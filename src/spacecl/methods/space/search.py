@@ -236,7 +236,9 @@ class Search:
         reestimate_norms(masked, task)
         generator = torch.Generator().manual_seed(task.trainer.seed)
         examples = task.examples(_WORTH_EXAMPLES)
-        statistics = collect_statistics(masked, channels.readings, examples, task.trainer.fabric, gradients=generator)
+        statistics = collect_statistics(
+            masked, channels.readings, examples, task.trainer.fabric, gradients=generator, objective=task.objective
+        )
         worth = torch.zeros(channels.units, dtype=torch.float64)
         for place, seen in statistics.items():
             assert seen.gradient is not None
@@ -289,6 +291,7 @@ class Search:
             shrinkage=method.shrinkage,
             distinct=len(self.examples),
             gradients=torch.Generator().manual_seed(task.trainer.seed) if method.selection == "effect" else None,
+            objective=task.objective,
         )
         broken = [place.layer for place, values in statistics.items() if not values.finite]
         if broken:
