@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .calling import Inputs
 from .graph import layer_of, module_of
 from .owners import NO_OWNER, Owners
 from .walk import find_owners
@@ -60,7 +61,8 @@ class Channels:
     private: frozenset[str]  # tensors that every task has for itself: norms and the head
     unprunable: Mapping[str, str | None]  # layer that keeps its full width -> why; None if the user shared it
     operations: tuple[str, ...]
-    head: str
+    head: str  # the layer whose output the model returns
+    heads: frozenset[str]  # names of the head's tensors, and of those that have a value for every score
 
     @property
     def units(self) -> int:
@@ -73,12 +75,7 @@ class Channels:
 
     def is_head(self, name: str) -> bool:
         """Whether a tensor belongs to the head."""
-        return module_of(name) == self.head
-
-    @property
-    def heads(self) -> set[str]:
-        """Names of the head's tensors."""
-        return {name for name in self.private if self.is_head(name)}
+        return name in self.heads
 
     def all_units(self) -> Tensor:
         """A `keep` that keeps every unit."""
@@ -196,7 +193,7 @@ class Channels:
         return tuple(grid)
 
 
-def trace(model: nn.Module, example: Tensor, head: str | None = None, shared: Sequence[str] = ()) -> Channels:
+def trace(model: nn.Module, example: Inputs, head: str | None = None, shared: Sequence[str] = ()) -> Channels:
     """Find the channels of a model by owner ids. It is not checked whether they are right: see `validate_model`."""
     owners = find_owners(model, example, head, shared)
     tensors = dict(model.named_parameters()) | dict(model.named_buffers())
@@ -219,7 +216,7 @@ def trace(model: nn.Module, example: Tensor, head: str | None = None, shared: Se
 
     layers, unprunable = {}, {}
     for weight, (start, stop) in owners.outputs.items():
-        if layer_of(weight) != owners.head:
+        if layer_of(weight) not in owners.heads:
             layers[layer_of(weight)] = unit_of(torch.arange(start, stop))
             units = owners.units[start:stop].tolist()
             if all(free[unit] < 0 for unit in units):
@@ -229,7 +226,7 @@ def trace(model: nn.Module, example: Tensor, head: str | None = None, shared: Se
     layers |= {layer_of(weight): unit_of(ids) for weight, ids in owners.depthwise.items()}
     readings = [place for w, dim in owners.input_dims.items() for place in _list_places(w, "input", dim, dims[w][1])]
     outputs = [place for w, dim in owners.input_dims.items() for place in _list_places(w, "output", dim, dims[w][0])]
-    in_head = {name for name in tensors if module_of(name) == owners.head}
+    in_head = {name for name in tensors if module_of(name) in owners.heads} | _list_score_tensors(owners)
     norm_modules = {module_of(name) for name in owners.norms} - {""}
     norms = {name for name in tensors if module_of(name) in norm_modules} | owners.norms
     return Channels(
@@ -245,7 +242,17 @@ def trace(model: nn.Module, example: Tensor, head: str | None = None, shared: Se
         unprunable=unprunable,
         operations=tuple(owners.operations),
         head=owners.head,
+        heads=frozenset(in_head),
     )
+
+
+def _list_score_tensors(owners: Owners) -> set[str]:
+    """Names of tensors whose first dimension has an index for every score, such as a norm's or a scale's behind the head."""
+    scores = owners.units[slice(*owners.outputs[f"{owners.head}.weight"])]
+    first = {name: dims[0] for name, dims in owners.dims.items() if dims}
+    first |= {name: ids for name, ids in owners.elements.items() if ids.dim() == 1 and name not in first}
+    owned = {name: ids for name, ids in first.items() if ids is not None and len(ids) == len(scores) and bool((ids >= 0).all())}
+    return {name for name, ids in owned.items() if np.array_equal(owners.units[ids.numpy()], scores)}
 
 
 def _form_groups(owners: Owners, unprunable: set[int]) -> tuple[np.ndarray, list[Group]]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import fnmatch
+import functools
 import os
 import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,21 +17,39 @@ from torch.fx import Node
 
 from .. import errors
 from ..errors import UnsupportedModelError, first_line
+from .calling import Inputs, find_scores, list_tensors, map_tensors
 
 
-def export_graph(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
-    """Export the model's graph on two copies of the first example; an error names the line of code that prevents it."""
-    probe = example[:1].repeat(2, *[1] * (example.dim() - 1))
+def export_graph(model: nn.Module, example: Inputs) -> torch.export.ExportedProgram:
+    """Export the graph of the model's scores on two copies of the first example; an error names the line that prevents it."""
+    probe = map_tensors(lambda x: x[:1].repeat(2, *[1] * (x.dim() - 1)), example)
+    by_name, in_order = (probe, ()) if isinstance(probe, Mapping) else ({}, probe if isinstance(probe, tuple) else (probe,))
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # whatever is unusual is either handled or refused with a reason
-            return torch.export.export(copy.deepcopy(model), (probe,))  # forward() may store activations in the module
+            return torch.export.export(_return_scores(model), in_order, dict(by_name))
+    except UnsupportedModelError:
+        raise
     except Exception as error:
+        shapes = " and ".join(str(tuple(x.shape)) for x in list_tensors(probe))
         raise UnsupportedModelError(
-            f"The model cannot be traced with an input of shape {tuple(probe.shape)}: "
+            f"The model cannot be traced with {'an input' if isinstance(probe, Tensor) else 'inputs'} of shape {shapes}: "
             f"{type(error).__name__}: {first_line(error)}{source_of_exception(error)}\n"
             "Check that model(example_input) runs, and that forward() does not branch on the values of tensors."
         ) from error
+
+
+def _return_scores(model: nn.Module) -> nn.Module:
+    """A copy of a model that returns its scores alone. A copy, because forward() may store activations in the module."""
+    copied = copy.deepcopy(model)
+    forward = copied.forward
+
+    @functools.wraps(forward)
+    def return_scores(*args: Any, **kwargs: Any) -> Tensor:
+        return find_scores(forward(*args, **kwargs))
+
+    copied.forward = return_scores
+    return copied
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
@@ -45,13 +65,30 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def layer_of(weight: str) -> str:
-    """The dotted name of a weight's layer: `conv1` for `conv1.weight`. A loose parameter is its own layer."""
-    return weight.removesuffix(".weight")
+    """The dotted name of a weight's layer: `conv1` for `conv1.weight`. A loose parameter is its own layer.
+
+    >>> layer_of("conv1.weight"), layer_of("lstm.weight_hh_l0"), layer_of("scale")
+    ('conv1', 'lstm', 'scale')
+    """
+    return _WEIGHT.sub("", weight)
+
+
+_WEIGHT = re.compile(r"\.weight(_[ih]h_l\d+(_reverse)?)?$")
 
 
 def module_of(tensor: str) -> str:
     """The dotted name of the module that holds a tensor."""
     return tensor.rpartition(".")[0]
+
+
+def find_effects(graph: torch.fx.Graph) -> set[Node]:
+    """The operations on which a graph's result depends: not those whose random numbers training alone uses, for instance."""
+    live: set[Node] = set()
+    for node in reversed(graph.nodes):
+        changes = getattr(getattr(node.target, "_schema", None), "is_mutable", False)
+        if node.op == "output" or changes or any(user in live for user in node.users):
+            live.add(node)
+    return live
 
 
 def layers_of(node: Node) -> list[tuple[str, str]]:

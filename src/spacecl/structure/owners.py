@@ -31,7 +31,8 @@ class Owners:
     input_dims: dict[str, int] = field(default_factory=dict)  # weight that mixes channels -> the channel dimension of its input
     biases: dict[str, list[str]] = field(default_factory=dict)  # weight -> biases of the layers that use it
     operations: list[str] = field(default_factory=list)  # what the model does, in order
-    head: str = ""  # the layer whose output the model returns
+    head: str = ""  # the layer whose output the model returns; the first or the one that the user named, if there are several
+    heads: tuple[str, ...] = ()  # all layers whose outputs are the scores, or are added to them
     units: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # id -> the number of its unit
     unless_tied: list[tuple[Tensor, Tensor, str]] = field(default_factory=list)  # pairs (2, n), ids, reason
     unless_contained: list[tuple[Tensor, Tensor, str]] = field(default_factory=list)  # ids, ids of the result, reason

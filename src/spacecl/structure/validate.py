@@ -8,7 +8,7 @@ unprunable, with the reason. A model that still fails is refused, before any tra
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +19,9 @@ from torch.overrides import TorchFunctionMode
 
 from ..errors import ConfigError, UnsupportedModelError, first_line, warn_user
 from ..validation import show
+from .auxiliary import drop_auxiliary_layers
 from .blueprint import Blueprint, check_head, describe_unsupported, is_pretrained, named_tensors, random_inputs, rebuild
+from .calling import Inputs, call_model, list_tensors, map_tensors
 from .channels import Channels, Tensors, trace
 from .graph import matches, source_of_exception
 from .memory_format import set_memory_format, to_memory_format
@@ -28,10 +30,11 @@ _SQUASHING = ("softmax", "log_softmax", "sigmoid", "log_sigmoid", "log_sigmoid_f
 _CLOSE = 1e-4  # of the largest score: far above float32's rounding, far below what a channel in a wrong place does
 
 
-def validate_model(model: nn.Module, example: Tensor, head: str | None = None, shared: Sequence[str] = ()) -> Blueprint:
+def validate_model(model: nn.Module, example: Inputs, head: str | None = None, shared: Sequence[str] = ()) -> Blueprint:
     """Trace and check a model; returns its blueprint or raises an error that names layers and lines of code."""
     _check_arguments(model, example, head, shared)
-    module, example = _copy_model(model), example[:1].detach().cpu().clone()
+    module, example = _copy_model(model), map_tensors(lambda x: x[:1].detach().cpu().clone(), example)
+    drop_auxiliary_layers(module, example)
     traced = trace(module, example, head, shared)
     check_head(module, traced.head)
     channels = check_narrowing(module, example, traced)
@@ -45,7 +48,7 @@ def validate_model(model: nn.Module, example: Tensor, head: str | None = None, s
     return Blueprint(module, example, tuple(shared), channels, channels_last, is_pretrained(module))
 
 
-def _check_arguments(model: nn.Module, example: Tensor, head: str | None, shared: Sequence[str]) -> None:
+def _check_arguments(model: nn.Module, example: Inputs, head: str | None, shared: Sequence[str]) -> None:
     """Raise an error for arguments that no model could be validated with."""
     check_model(model)
     if isinstance(shared, str):
@@ -60,13 +63,29 @@ def _check_arguments(model: nn.Module, example: Tensor, head: str | None, shared
     if unmatched:
         layers = [path for path, _ in model.named_modules() if path]
         raise ConfigError(f"shared={unmatched} match no layer. The model's layers are: {', '.join(layers)}.")
-    if not isinstance(example, Tensor) or example.is_nested or example.dim() < 2 or example.numel() < 1:
-        raise ConfigError("example_input must be a batch of at least one example, such as torch.zeros(1, 3, 32, 32).")
-    if describe_unsupported(example) or not bool(torch.isfinite(example).all()):
-        problem = describe_unsupported(example) or "not finite: it has NaN or infinite values"
-        raise ConfigError(f"example_input is {problem}. Give a plain tensor of finite numbers, as the model reads them.")
+    _check_example(example)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ConfigError("No parameter of the model requires a gradient, so there is nothing to learn.")
+
+
+def _check_example(example: Inputs) -> None:
+    """Raise an error unless an example input is a batch, in one tensor or in several with as many rows."""
+    several = isinstance(example, (tuple, Mapping)) and len(example) > 0
+    tensors = list_tensors(example) if several or isinstance(example, Tensor) else []
+    shaped = all(isinstance(x, Tensor) and not x.is_nested and x.dim() >= 1 and x.numel() for x in tensors)
+    if not tensors or not shaped or (isinstance(example, Tensor) and example.dim() < 2):
+        raise ConfigError(
+            "example_input must be a batch of at least one example, such as torch.zeros(1, 3, 32, 32); for a model with several "
+            "inputs, a tuple of batches, or a dict of batches by the names of forward()'s arguments."
+        )
+    if len({len(x) for x in tensors}) > 1:
+        raise ConfigError(
+            f"The tensors of example_input have {', '.join(str(len(x)) for x in tensors)} rows; give as many in each."
+        )
+    for x in tensors:
+        if describe_unsupported(x) or not bool(torch.isfinite(x).all()):
+            problem = describe_unsupported(x) or "not finite: it has NaN or infinite values"
+            raise ConfigError(f"example_input is {problem}. Give a plain tensor of finite numbers, as the model reads them.")
 
 
 def _warn_unprunable(channels: Channels) -> None:
@@ -106,7 +125,7 @@ def check_model(model: object) -> None:
         raise UnsupportedModelError(f"These tensors of the model cannot be trained: {', '.join(unsupported[:5])}.")
 
 
-def check_narrowing(module: nn.Module, example: Tensor, channels: Channels) -> Channels:
+def check_narrowing(module: nn.Module, example: Inputs, channels: Channels) -> Channels:
     """Compare narrowed networks with masked ones; returns the channels, with groups that fail marked unprunable."""
     generator = torch.Generator().manual_seed(0)
     probe = _Probe(module, example, channels, generator)
@@ -125,21 +144,22 @@ def check_narrowing(module: nn.Module, example: Tensor, channels: Channels) -> C
     return channels
 
 
-def _supports_channels_last(module: nn.Module, example: Tensor) -> bool:
+def _supports_channels_last(module: nn.Module, example: Inputs) -> bool:
     """Whether a model with convolutions of images runs, and computes the same, in channels-last memory format.
 
     A model that calls view() on the output of a convolution does not.
     """
     if not any(isinstance(layer, nn.Conv2d) for layer in module.modules()):
         return False
-    x = random_inputs(example, 2)
+    x = map_tensors(lambda x: to_memory_format(x, False), random_inputs(example, 2))
+    y = map_tensors(lambda x: to_memory_format(x, True), x)
     network = set_memory_format(rebuild(module, {}), channels_last=True)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
-            network(to_memory_format(x, True))
+            call_model(network, y)
             network = rebuild(module, {}).eval()
-            expected = network(to_memory_format(x, False))
-            result = set_memory_format(network, channels_last=True)(to_memory_format(x, True))
+            expected = call_model(network, x)
+            result = call_model(set_memory_format(network, channels_last=True), y)
         except Exception:
             return False
     return is_close(result, expected)
@@ -165,7 +185,7 @@ def _copy_model(model: nn.Module) -> nn.Module:
 class _Probe:
     """The model with random weights, a head for another number of classes, and norms over channels reduced to affine maps."""
 
-    def __init__(self, module: nn.Module, example: Tensor, channels: Channels, generator: torch.Generator):
+    def __init__(self, module: nn.Module, example: Inputs, channels: Channels, generator: torch.Generator):
         self.module, self.channels, self.generator = module, channels, generator
         originals = named_tensors(module)
         self.positive = {name for name, tensor in originals.items() if bool((tensor > 0).all())}  # variances and the like
@@ -180,7 +200,7 @@ class _Probe:
             return tensor
         shape = (len(tensor) + 3, *tensor.shape[1:]) if self.channels.is_head(name) else tensor.shape
         noise = torch.randn(shape, generator=self.generator)
-        if name == f"{self.channels.head}.bias":
+        if self.channels.is_head(name) and name.endswith(".bias"):
             noise = torch.zeros(shape)  # the scores are then only what came through the network
         fan_in = max(1, tensor[0].numel()) if tensor.dim() > 1 else 2
         return (noise.abs() + 0.5 if name in self.positive else noise * (2 / fan_in) ** 0.5).to(tensor.dtype)
@@ -226,24 +246,20 @@ class _Probe:
     def _scores(self, tensors: Tensors, training: bool = False) -> Tensor:
         """The scores of the full network; an error if the model cannot compute any."""
         try:
-            scores = self._run(tensors, training)
+            return self._run(tensors, training)
+        except UnsupportedModelError:
+            raise
         except Exception as error:
             raise UnsupportedModelError(
                 f"The model does not run{source_of_exception(error)}: {type(error).__name__}: {first_line(error)}\n"
                 "It must run in training and in eval mode, for two examples, and with a head for any number of classes."
             ) from error
-        if not isinstance(scores, Tensor):
-            mode = "training" if training else "eval"
-            raise UnsupportedModelError(
-                f"In {mode} mode forward() returns a {type(scores).__name__}; a classifier returns its scores alone."
-            )
-        return scores
 
-    def _run(self, tensors: Tensors, training: bool) -> Any:
+    def _run(self, tensors: Tensors, training: bool) -> Tensor:
         network = rebuild(self.module, tensors)
         network.train(training)
         with torch.random.fork_rng(devices=[]), torch.no_grad(), _AffineNorms():
-            return network(self.input.clone())
+            return call_model(network, map_tensors(Tensor.clone, self.input))
 
 
 class _AffineNorms(TorchFunctionMode):

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.fx import Node
 
 from ..errors import UnsupportedModelError
-from .graph import export_graph, layer_of, layers_of, place_of, source_of
+from .calling import Inputs
+from .graph import export_graph, find_effects, layer_of, layers_of, place_of, source_of
 from .operation import Attribute, Operation, Rejection, unowned_ids, value_ids
 from .operators import apply_rule
 from .owners import Owners
 
 
-def find_owners(model: nn.Module, example: Tensor, head: str | None = None, shared: Sequence[str] = ()) -> Owners:
+def find_owners(model: nn.Module, example: Inputs, head: str | None = None, shared: Sequence[str] = ()) -> Owners:
     """Push owner ids through a model and return what they met; one error names all layers that are not supported."""
     first: dict[int, str] = {}
     aliases = {n: first.setdefault(id(p), n) for n, p in model.named_parameters(remove_duplicate=False)}
@@ -32,6 +34,8 @@ class _Walk:
         self.exported, self.shared, self.aliases = exported, shared, aliases
         self.owners = Owners(head=head or "")
         self.values: dict[Node, Any] = {}
+        self.effects = find_effects(exported.graph)  # what the scores depend on
+        self.scores = torch.zeros(0)  # their ids
         self.problems: list[str] = []  # what no option can solve
         self.rejections: list[Rejection] = []  # what can be solved by sharing layers
 
@@ -46,13 +50,14 @@ class _Walk:
             elif node.op == "call_function":
                 self.values[node] = self._call(node)
             elif node.op == "output":
-                self._check_output(node)
+                self.scores = value_ids(node.args[0][-1], self.values, owners)  # type: ignore[index]
             else:
                 self.values[node] = unowned_ids(value)
         for name in owners.elements.keys() & owners.dims.keys():  # read as a layer's weight, and otherwise too
             for ids in owners.dims[name]:
                 owners.mark_unprunable(ids, f"{name} is used in more than one way")
         owners.number_units()
+        self._find_heads()
         self._raise_problems()
         return owners
 
@@ -62,14 +67,16 @@ class _Walk:
             if getattr(node.target, "__name__", "") == "getitem":
                 return self.values[node.args[0]][node.args[1]]  # type: ignore[index]
             name = getattr(node.target, "__name__", node.target)
-            self.problems.append(f"{place_of(node)}: {name} inside forward(); move it out of the model{source_of(node)}")
+            if node in self.effects:
+                self.problems.append(f"{place_of(node)}: {name} inside forward(); move it out of the model{source_of(node)}")
             return unowned_ids(node.meta.get("val"))
         namespace, name = schema.name.split("::")
         arguments = {argument.name: argument.default_value for argument in schema.arguments if argument.has_default_value()}
         arguments |= dict(zip((argument.name for argument in schema.arguments), node.args)) | dict(node.kwargs)
         self.owners.operations.append(f"{name}{torch.fx.node.map_arg((node.args, node.kwargs), lambda _: '')}")
         name = name.removesuffix("_") if namespace == "aten" else schema.name
-        context = (self.owners, self.values, self.shared, self.rejections, self.problems)
+        problems = (self.rejections, self.problems) if node in self.effects else ([], [])
+        context = (self.owners, self.values, self.shared, *problems)
         ids = apply_rule(Operation(node, name, arguments, *context))
         changed = node.args[0] if schema.is_mutable and node.args else None
         if isinstance(changed, Node) and isinstance(ids, Tensor):
@@ -98,19 +105,19 @@ class _Walk:
             advice = f"\nReplace them, or share them between all tasks with shared=[{names}]." if share else ""
             raise UnsupportedModelError(f"{count} not supported:\n{text}{advice}")
 
-    def _check_output(self, node: Node) -> None:
-        """Check that the model returns its head's output and nothing else; if the user named no head, find it by that."""
-        results: Any = node.args[0]
-        if len(results) != 1:
-            self.problems.append(f"forward(): returns {len(results)} values; a classifier returns its head's output alone")
-            return
-        owners = self.owners
-        ids = value_ids(results[0], self.values, owners)
-        heads = [w for w, span in owners.outputs.items() if ids.dim() == 2 and torch.equal(ids[0], torch.arange(*span))]
-        if not heads or owners.head not in ("", layer_of(heads[0])):
-            expected = f"its head {owners.head!r}" if owners.head else "a linear layer"
-            hint = f"; try head={layer_of(heads[0])!r}" if heads else ""
+    def _find_heads(self) -> None:
+        """Find the layers that make the scores, all of which are heads. If the user named one, it must be among them."""
+        owners, ids = self.owners, self.scores
+        heads = []
+        if ids.dim() == 2 and bool((ids[0] >= 0).all()):
+            columns = owners.units[ids[0].numpy()]
+            spans = {weight: owners.units[slice(*span)] for weight, span in owners.outputs.items()}
+            heads = [layer_of(weight) for weight, units in spans.items() if np.array_equal(units, columns)]
+        if not heads or owners.head not in ("", *heads):
+            expected = f"its head {owners.head!r}" if owners.head else "a linear layer or a convolution"
+            hint = f"; try head={heads[0]!r}" if heads else ""
             self.problems.append(f"forward(): does not return the output of {expected}, one row of scores per example{hint}")
             return
-        owners.head = layer_of(heads[0])
+        owners.head = owners.head or heads[0]
+        owners.heads = tuple(dict.fromkeys(heads))
         owners.mark_unprunable(ids, None)
