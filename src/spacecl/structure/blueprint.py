@@ -126,11 +126,11 @@ def random_inputs(example: Inputs, rows: int, generator: torch.Generator | None 
     """
     generator = generator or torch.Generator().manual_seed(0)
 
-    def draw(x: Tensor) -> Tensor:
-        shape = (rows, *x.shape[1:])
-        if not x.is_floating_point():
-            return x[:1].expand(shape).clone()
-        return torch.randn(shape, generator=generator).to(x)
+    def draw(tensor: Tensor) -> Tensor:
+        shape = (rows, *tensor.shape[1:])
+        if not tensor.is_floating_point():
+            return tensor[:1].expand(shape).clone()
+        return torch.randn(shape, generator=generator).to(tensor)
 
     return map_tensors(draw, example)
 

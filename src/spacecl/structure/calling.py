@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor, nn
 
 from ..errors import UnsupportedModelError
 
 Inputs: TypeAlias = "Tensor | tuple[Tensor, ...] | Mapping[str, Tensor]"  # of a model, all with one row per example
+INPUT = "input"  # the name of an input that has none
 SCORES = "logits"  # the name under which models return their scores beside other values
 
 
 def call_model(module: nn.Module, inputs: Inputs) -> Tensor:
     """Call a model with one tensor, with several in order, or with several by name; returns its scores."""
-    if isinstance(inputs, Tensor):
-        return find_scores(module(inputs))
-    return find_scores(module(**inputs) if isinstance(inputs, Mapping) else module(*inputs))
+    args, kwargs = to_arguments(inputs)
+    return find_scores(module(*args, **kwargs))
+
+
+def to_arguments(inputs: Inputs) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+    """The positional and the keyword arguments that a model is called with."""
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    return ((inputs,) if isinstance(inputs, Tensor) else tuple(inputs)), {}
 
 
 def find_scores(result: Any) -> Tensor:
@@ -53,10 +61,29 @@ def map_tensors(function: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:
 
 
 def list_tensors(inputs: Inputs) -> list[Tensor]:
-    """The tensors of inputs, in order."""
+    """The tensors of inputs, in order; those with names in the order of their names."""
+    return list(name_tensors(inputs).values())
+
+
+def name_tensors(inputs: Inputs) -> dict[str, Tensor]:
+    """The tensors of inputs by name, as files and servers name them, in the order of `list_tensors`.
+
+    >>> import torch
+    >>> list(name_tensors((torch.zeros(1, 2), torch.zeros(1, 3)))), list(name_tensors({"mask": torch.zeros(1, 2)}))
+    (['input_0', 'input_1'], ['mask'])
+    """
     if isinstance(inputs, Tensor):
-        return [inputs]
-    return list(inputs.values()) if isinstance(inputs, Mapping) else list(inputs)
+        return {INPUT: inputs}
+    if isinstance(inputs, Mapping):
+        return {name: inputs[name] for name in sorted(inputs)}
+    return {f"{INPUT}_{number}": tensor for number, tensor in enumerate(inputs)}
+
+
+def describe_inputs(inputs: Inputs) -> str:
+    """The form of inputs in words, such as `one tensor`, `2 tensors` or `the tensors ids, mask`."""
+    if isinstance(inputs, Tensor):
+        return "one tensor"
+    return f"the tensors {', '.join(sorted(inputs))}" if isinstance(inputs, Mapping) else f"{len(inputs)} tensors"
 
 
 def count_rows(inputs: Inputs) -> int:
@@ -72,3 +99,23 @@ def count_rows(inputs: Inputs) -> int:
 def select_rows(inputs: Inputs, rows: slice | Tensor) -> Inputs:
     """Some of the examples, by a slice or by their numbers."""
     return map_tensors(lambda tensor: tensor[rows], inputs)
+
+
+def split_rows(inputs: Inputs, size: int) -> Iterator[Inputs]:
+    """Parts of at most `size` examples, in order; one empty part if there are none.
+
+    >>> import torch
+    >>> [count_rows(part) for part in split_rows(torch.zeros(5, 2), 2)]
+    [2, 2, 1]
+    """
+    yield from (select_rows(inputs, slice(start, start + size)) for start in range(0, max(1, count_rows(inputs)), size))
+
+
+def concatenate_rows(parts: Sequence[Inputs]) -> Inputs:
+    """The examples of several inputs of the same form, one after another."""
+    first = parts[0]
+    if isinstance(first, Tensor):
+        return torch.cat(list(parts))  # type: ignore[arg-type]
+    if isinstance(first, Mapping):
+        return {name: torch.cat([part[name] for part in parts]) for name in first}  # type: ignore[call-overload,index]
+    return tuple(torch.cat(tensors) for tensors in zip(*parts))  # type: ignore[arg-type]

@@ -56,8 +56,9 @@ class Channels:
     layers: Mapping[str, Tensor]  # layer, in order of use -> the unit of each output channel, or NO_OWNER
     readings: tuple[Place, ...]
     outputs: tuple[Place, ...]
+    readers: Mapping[str, int]  # weight that mixes channels -> its dimension of what it reads
     biases: Mapping[str, Sequence[str]]  # weight of a reading layer -> its bias, or biases where layers share the weight
-    weights: frozenset[str]  # of layers that create output channels
+    filters: Mapping[str, int]  # weight of a layer that creates channels -> its dimension of these
     private: frozenset[str]  # tensors that every task has for itself: norms and the head
     unprunable: Mapping[str, str | None]  # layer that keeps its full width -> why; None if the user shared it
     operations: tuple[str, ...]
@@ -129,10 +130,11 @@ class Channels:
 
         With `unprunable`, the filters of unprunable layers are added, too.
         """
-        mask, owner = self.mask(name, keep), self.dims[name][0] if self.dims[name] else None
+        dim = self.filters.get(name, 0)
+        mask, owner = self.mask(name, keep), self.dims[name][dim] if self.dims[name] else None
         if owner is not None:
-            mask[((owner < 0) & unprunable) | ((owner >= 0) & keep[owner])] = True
-        elif unprunable and name in self.weights:
+            mask.movedim(dim, 0)[((owner < 0) & unprunable) | ((owner >= 0) & keep[owner])] = True
+        elif unprunable and name in self.filters:
             mask[:] = True
         return mask
 
@@ -225,7 +227,9 @@ def trace(model: nn.Module, example: Inputs, head: str | None = None, shared: Se
                 unprunable[layer_of(weight)] = "all its channels are tied to each other" if tied else why
     layers |= {layer_of(weight): unit_of(ids) for weight, ids in owners.depthwise.items()}
     readings = [place for w, dim in owners.input_dims.items() for place in _list_places(w, "input", dim, dims[w][1])]
-    outputs = [place for w, dim in owners.input_dims.items() for place in _list_places(w, "output", dim, dims[w][0])]
+    outputs = [
+        place for w, dim in owners.output_dims.items() for place in _list_places(w, "output", dim, dims[w][owners.filters[w]])
+    ]
     in_head = {name for name in tensors if module_of(name) in owners.heads} | _list_score_tensors(owners)
     norm_modules = {module_of(name) for name in owners.norms} - {""}
     norms = {name for name in tensors if module_of(name) in norm_modules} | owners.norms
@@ -236,8 +240,9 @@ def trace(model: nn.Module, example: Inputs, head: str | None = None, shared: Se
         layers=layers,
         readings=tuple(readings),
         outputs=tuple(outputs),
+        readers=owners.readers,
         biases=owners.biases,
-        weights=frozenset(owners.outputs),
+        filters=owners.filters,
         private=frozenset((norms - owners.outputs.keys()) | in_head),
         unprunable=unprunable,
         operations=tuple(owners.operations),

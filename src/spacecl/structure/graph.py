@@ -8,7 +8,7 @@ import functools
 import os
 import re
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -17,26 +17,31 @@ from torch.fx import Node
 
 from .. import errors
 from ..errors import UnsupportedModelError, first_line
-from .calling import Inputs, find_scores, list_tensors, map_tensors
+from .calling import Inputs, find_scores, map_tensors, name_tensors, to_arguments
 
 
 def export_graph(model: nn.Module, example: Inputs) -> torch.export.ExportedProgram:
-    """Export the graph of the model's scores on two copies of the first example; an error names the line that prevents it."""
-    probe = map_tensors(lambda x: x[:1].repeat(2, *[1] * (x.dim() - 1)), example)
-    by_name, in_order = (probe, ()) if isinstance(probe, Mapping) else ({}, probe if isinstance(probe, tuple) else (probe,))
+    """Export the graph of a model's scores on two copies of the first example; an error names the line that prevents it."""
+    probe = map_tensors(lambda tensor: tensor[:1].repeat(2, *[1] * (tensor.dim() - 1)), example)
+    args, kwargs = to_arguments(probe)
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # whatever is unusual is either handled or refused with a reason
-            return torch.export.export(_return_scores(model), in_order, dict(by_name))
+            return torch.export.export(_return_scores(model), args, kwargs)
     except UnsupportedModelError:
         raise
     except Exception as error:
-        shapes = " and ".join(str(tuple(x.shape)) for x in list_tensors(probe))
         raise UnsupportedModelError(
-            f"The model cannot be traced with {'an input' if isinstance(probe, Tensor) else 'inputs'} of shape {shapes}: "
+            f"The model cannot be traced with {_describe_shapes(probe)}: "
             f"{type(error).__name__}: {first_line(error)}{source_of_exception(error)}\n"
             "Check that model(example_input) runs, and that forward() does not branch on the values of tensors."
         ) from error
+
+
+def _describe_shapes(inputs: Inputs) -> str:
+    if isinstance(inputs, Tensor):
+        return f"an input of shape {tuple(inputs.shape)}"
+    return "inputs of shape " + ", ".join(f"{tuple(tensor.shape)} ({name})" for name, tensor in name_tensors(inputs).items())
 
 
 def _return_scores(model: nn.Module) -> nn.Module:
@@ -73,7 +78,7 @@ def layer_of(weight: str) -> str:
     return _WEIGHT.sub("", weight)
 
 
-_WEIGHT = re.compile(r"\.weight(_[ih]h_l\d+(_reverse)?)?$")
+_WEIGHT = re.compile(r"\.weight(_[ih]h(_l\d+(_reverse)?)?)?$")
 
 
 def module_of(tensor: str) -> str:

@@ -28,7 +28,10 @@ class Owners:
     ties: list[Tensor] = field(default_factory=list)  # (2, n) ids that belong together
     unprunable: dict[int, str | None] = field(default_factory=dict)  # id -> why it stays; None if the user shared its layer
     norms: set[str] = field(default_factory=set)  # tensors of norm layers
-    input_dims: dict[str, int] = field(default_factory=dict)  # weight that mixes channels -> the channel dimension of its input
+    readers: dict[str, int] = field(default_factory=dict)  # weight that mixes channels -> its dimension of what it reads
+    filters: dict[str, int] = field(default_factory=dict)  # weight that creates channels -> its dimension of these
+    input_dims: dict[str, int] = field(default_factory=dict)  # reader of a layer's input -> the channels' dimension in that
+    output_dims: dict[str, int] = field(default_factory=dict)  # weight -> the channels' dimension in its layer's output
     biases: dict[str, list[str]] = field(default_factory=dict)  # weight -> biases of the layers that use it
     operations: list[str] = field(default_factory=list)  # what the model does, in order
     head: str = ""  # the layer whose output the model returns; the first or the one that the user named, if there are several

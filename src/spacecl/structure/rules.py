@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Node
 
-from .graph import layer_of, matches
 from .operation import Operation
 from .owners import NO_OWNER
 
@@ -199,28 +198,6 @@ def prelu(op: Operation) -> Tensor:
 @rule("linear")
 def linear(op: Operation) -> Tensor:
     return op.map_channels(dim=-1)
-
-
-@rule("conv1d", "conv2d", "conv3d")
-def convolution(op: Operation) -> Tensor:
-    groups, ids = op.arguments["groups"], op.ids("input")
-    if groups == 1:
-        return op.map_channels(dim=1)
-    weight = op.parameter_name("weight")
-    if groups != ids.shape[1] or weight is None:
-        return op.reject(f"grouped convolution, groups={groups}")
-    channels = op.channel_ids(ids, 1).repeat_interleave(op.output.shape[1] // groups)  # depthwise: owners pass through
-    op.assign_owner("weight", 0, channels)
-    op.assign_owner("bias", 0, channels)
-    op.owners.depthwise[weight] = channels
-    if matches(layer_of(weight), op.shared):
-        op.owners.mark_unprunable(channels, None)
-    return op.spread(channels, 1)
-
-
-@rule("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
-def transposed_convolution(op: Operation) -> Any:
-    return op.reject("transposed convolution")
 
 
 @rule("embedding")

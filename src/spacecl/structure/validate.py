@@ -21,10 +21,10 @@ from ..errors import ConfigError, UnsupportedModelError, first_line, warn_user
 from ..validation import show
 from .auxiliary import drop_auxiliary_layers
 from .blueprint import Blueprint, check_head, describe_unsupported, is_pretrained, named_tensors, random_inputs, rebuild
-from .calling import Inputs, call_model, list_tensors, map_tensors
+from .calling import Inputs, call_model, map_tensors
 from .channels import Channels, Tensors, trace
 from .graph import matches, source_of_exception
-from .memory_format import set_memory_format, to_memory_format
+from .memory_format import run_model, set_memory_format
 
 _SQUASHING = ("softmax", "log_softmax", "sigmoid", "log_sigmoid", "log_sigmoid_forward", "hardsigmoid", "special_expit")
 _CLOSE = 1e-4  # of the largest score: far above float32's rounding, far below what a channel in a wrong place does
@@ -33,7 +33,8 @@ _CLOSE = 1e-4  # of the largest score: far above float32's rounding, far below w
 def validate_model(model: nn.Module, example: Inputs, head: str | None = None, shared: Sequence[str] = ()) -> Blueprint:
     """Trace and check a model; returns its blueprint or raises an error that names layers and lines of code."""
     _check_arguments(model, example, head, shared)
-    module, example = _copy_model(model), map_tensors(lambda x: x[:1].detach().cpu().clone(), example)
+    module = _copy_model(model)
+    example = map_tensors(lambda tensor: tensor[:1].detach().cpu().clone(), example)
     drop_auxiliary_layers(module, example)
     traced = trace(module, example, head, shared)
     check_head(module, traced.head)
@@ -68,24 +69,25 @@ def _check_arguments(model: nn.Module, example: Inputs, head: str | None, shared
         raise ConfigError("No parameter of the model requires a gradient, so there is nothing to learn.")
 
 
-def _check_example(example: Inputs) -> None:
-    """Raise an error unless an example input is a batch, in one tensor or in several with as many rows."""
+def _check_example(example: Any) -> None:
+    """Raise an error unless an example input is a tensor, or several, that hold at least one example."""
     several = isinstance(example, (tuple, Mapping)) and len(example) > 0
-    tensors = list_tensors(example) if several or isinstance(example, Tensor) else []
-    shaped = all(isinstance(x, Tensor) and not x.is_nested and x.dim() >= 1 and x.numel() for x in tensors)
-    if not tensors or not shaped or (isinstance(example, Tensor) and example.dim() < 2):
-        raise ConfigError(
-            "example_input must be a batch of at least one example, such as torch.zeros(1, 3, 32, 32); for a model with several "
-            "inputs, a tuple of batches, or a dict of batches by the names of forward()'s arguments."
-        )
-    if len({len(x) for x in tensors}) > 1:
-        raise ConfigError(
-            f"The tensors of example_input have {', '.join(str(len(x)) for x in tensors)} rows; give as many in each."
-        )
-    for x in tensors:
-        if describe_unsupported(x) or not bool(torch.isfinite(x).all()):
-            problem = describe_unsupported(x) or "not finite: it has NaN or infinite values"
+    tensors = list(example.values() if isinstance(example, Mapping) else example) if several else [example]
+    names = list(example) if isinstance(example, Mapping) else []
+    if not all(isinstance(name, str) and name.isidentifier() for name in names):
+        raise ConfigError(f"example_input={show(example)} must have the names of forward()'s arguments as its keys.")
+    for tensor in tensors:
+        least = 1 if several else 2  # of several inputs, one may be a single number for each example
+        if not isinstance(tensor, Tensor) or tensor.is_nested or tensor.dim() < least or tensor.numel() < 1:
+            raise ConfigError(
+                "example_input must be a batch of at least one example, such as torch.zeros(1, 3, 32, 32), or a tuple or a "
+                "dictionary of such tensors for a model with several inputs."
+            )
+        if describe_unsupported(tensor) or not bool(torch.isfinite(tensor).all()):
+            problem = describe_unsupported(tensor) or "not finite: it has NaN or infinite values"
             raise ConfigError(f"example_input is {problem}. Give a plain tensor of finite numbers, as the model reads them.")
+    if len({len(tensor) for tensor in tensors}) > 1:
+        raise ConfigError("The tensors of example_input have different numbers of rows; each must have one row per example.")
 
 
 def _warn_unprunable(channels: Channels) -> None:
@@ -151,15 +153,14 @@ def _supports_channels_last(module: nn.Module, example: Inputs) -> bool:
     """
     if not any(isinstance(layer, nn.Conv2d) for layer in module.modules()):
         return False
-    x = map_tensors(lambda x: to_memory_format(x, False), random_inputs(example, 2))
-    y = map_tensors(lambda x: to_memory_format(x, True), x)
+    x = random_inputs(example, 2)
     network = set_memory_format(rebuild(module, {}), channels_last=True)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
-            call_model(network, y)
+            run_model(network, x, channels_last=True)
             network = rebuild(module, {}).eval()
-            expected = call_model(network, x)
-            result = call_model(set_memory_format(network, channels_last=True), y)
+            expected = run_model(network, x)
+            result = run_model(set_memory_format(network, channels_last=True), x, channels_last=True)
         except Exception:
             return False
     return is_close(result, expected)
@@ -259,7 +260,7 @@ class _Probe:
         network = rebuild(self.module, tensors)
         network.train(training)
         with torch.random.fork_rng(devices=[]), torch.no_grad(), _AffineNorms():
-            return call_model(network, map_tensors(Tensor.clone, self.input))
+            return call_model(network, map_tensors(torch.clone, self.input))
 
 
 class _AffineNorms(TorchFunctionMode):
