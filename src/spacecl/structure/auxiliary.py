@@ -45,7 +45,8 @@ def drop_auxiliary_layers(module: nn.Module, example: Inputs) -> None:
 
 def _run(module: nn.Module, example: Inputs, training: bool) -> tuple[int, list[str]]:
     """Run a copy of a model: how many values it returns, none if it fails, and the layers that run, in order."""
-    copied = copy.deepcopy(module).train(training)
+    copied = copy.deepcopy(module)
+    copied.train(training)
     running: dict[str, None] = {}
     results: list[Any] = []
     for name, layer in copied.named_modules():

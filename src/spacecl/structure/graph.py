@@ -86,6 +86,28 @@ def module_of(tensor: str) -> str:
     return tensor.rpartition(".")[0]
 
 
+def fix_sizes(exported: torch.export.ExportedProgram) -> None:
+    """Give values whose sizes depend on the values of tensors, as those selected by a mask, their sizes for the example."""
+    graph = exported.graph
+    if all(isinstance(size, int) for node in graph.nodes for size in getattr(node.meta.get("val"), "shape", ())):
+        return
+    tensors, given = (
+        {**exported.state_dict, **exported.constants},
+        iter(torch.utils._pytree.tree_leaves(exported.example_inputs)),
+    )
+    inputs = [tensors[spec.target] if spec.target in tensors else next(given) for spec in exported.graph_signature.input_specs]
+    with torch.no_grad():
+        _Recorder(exported.graph_module).run(*inputs)
+
+
+class _Recorder(torch.fx.Interpreter):
+    """Runs a graph, and records the value of every node."""
+
+    def run_node(self, n: Node) -> Any:
+        n.meta["val"] = value = super().run_node(n)
+        return value
+
+
 def find_effects(graph: torch.fx.Graph) -> set[Node]:
     """The operations on which a graph's result depends: not those whose random numbers training alone uses, for instance."""
     live: set[Node] = set()

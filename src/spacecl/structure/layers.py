@@ -87,7 +87,11 @@ def initialize_layer(layer: nn.Module) -> None:
 
 def _find_rule(layer: nn.Module) -> LayerRule | None:
     """The rule of the layer's type, or of its nearest base class that has one."""
-    return next((_LAYERS[kind] for kind in type(layer).__mro__ if kind in _LAYERS), None)
+    for kind in type(layer).__mro__:
+        rule = _LAYERS.get(kind) or _BY_NAME.get(f"{kind.__module__}.{kind.__qualname__}")
+        if rule is not None:
+            return rule
+    return None
 
 
 def _reset(layer: Any) -> None:
@@ -170,4 +174,17 @@ _BUILT_IN: dict[type[nn.Module], Adapt] = {
     nn.RNNBase: _adapt_recurrent,
     nn.RNNCellBase: _adapt_recurrent_cell,
 }
+
+
+def _adapt_transformers_conv1d(layer: Any) -> None:
+    layer.nx, layer.nf = layer.weight.shape
+
+
+def _initialize_transformers_conv1d(layer: Any) -> None:
+    nn.init.normal_(layer.weight, std=0.02)
+    nn.init.zeros_(layer.bias)
+
+
 _LAYERS = {kind: LayerRule(adapt, _reset) for kind, adapt in _BUILT_IN.items()}
+# Layers of libraries that may not be installed, by the name of the type.
+_BY_NAME = {"transformers.pytorch_utils.Conv1D": LayerRule(_adapt_transformers_conv1d, _initialize_transformers_conv1d)}

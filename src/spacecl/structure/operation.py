@@ -13,7 +13,7 @@ from torch.fx import Node
 
 from ..errors import ConfigError
 from .graph import layer_of, layers_of, matches, place_of, source_of
-from .owners import NO_OWNER, Owners, spread_along
+from .owners import NO_OWNER, Owners, spread_along, without_repetition
 
 _NOT_OWNED = "its channels meet values that no layer owns"
 
@@ -107,7 +107,8 @@ class Operation:
 
     def channel_ids(self, ids: Tensor, dim: int) -> Tensor:
         """One id for every index along `dim`. Ids that meet at an index are tied."""
-        columns = ids.movedim(dim, -1).reshape(-1, ids.shape[dim])  # (places, channels)
+        places = without_repetition(ids.movedim(dim, -1))[0].expand(*[-1] * (ids.dim() - 1), ids.shape[dim])
+        columns = places.reshape(-1, ids.shape[dim])  # (places, channels)
         highest = columns.max(0).values
         self.tie(columns, highest)
         self.owners.mark_unprunable(highest[(columns == NO_OWNER).any(0)], _NOT_OWNED)
@@ -259,7 +260,9 @@ def value_ids(value: Any, values: Mapping[Node, Any], owners: Owners) -> Any:
 
 
 def unowned_ids(value: Any) -> Any:
-    """Ids without an owner, in the shape of a value."""
+    """Ids without an owner, in the shape of a value; numbers, such as sizes, as they are."""
     if isinstance(value, (list, tuple)):
         return [unowned_ids(item) for item in value]
-    return torch.full(tuple(value.shape), NO_OWNER) if isinstance(value, Tensor) else None
+    if isinstance(value, Tensor):
+        return torch.full(tuple(value.shape), NO_OWNER)
+    return value if isinstance(value, (bool, int, float)) else None

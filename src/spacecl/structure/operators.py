@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..errors import ConfigError, UnsupportedModelError
 from ..validation import show
-from . import rules_convolution, rules_indexing, rules_recurrent  # noqa: F401  they add their rules to BUILT_IN
+from . import rules_convolution, rules_indexing, rules_linear, rules_recurrent  # noqa: F401  they add their rules to BUILT_IN
 from .operation import Operation
 from .rules import BUILT_IN, Rule, combine_elements, create_constant, keep_elements, resample
 

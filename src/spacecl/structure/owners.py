@@ -54,16 +54,16 @@ class Owners:
     def mark_unprunable(self, ids: Tensor | None, reason: str | None) -> None:
         """Never remove these ids; the first reason counts."""
         if ids is not None:
-            for index in torch.unique(ids[ids >= 0]).tolist():
+            for index in distinct(ids).tolist():
                 self.unprunable.setdefault(index, reason)
 
     def mark_unprunable_unless_tied(self, ids: Tensor, other: Tensor, reason: str) -> None:
         """Mark `ids` if, once all ties are known, they are not of the same units as `other`, element by element."""
-        self.unless_tied.append((_different_pairs(ids, other), torch.unique(ids), reason))
+        self.unless_tied.append((_different_pairs(ids, other), distinct(ids), reason))
 
     def mark_unprunable_unless_contained(self, ids: Tensor, result: Tensor, reason: str) -> None:
         """Mark `ids` if, once all ties are known, some of their units are missing from `result`."""
-        self.unless_contained.append((torch.unique(ids), torch.unique(result), reason))
+        self.unless_contained.append((distinct(ids), distinct(result), reason))
 
     def number_units(self) -> None:
         """Give ids that are tied, directly or through others, the same unit; then decide what depended on it."""
@@ -95,9 +95,41 @@ def spread_along(ids: Tensor, dim: int, shape: tuple[int, ...]) -> Tensor:
     return ids.reshape([-1 if d == dim else 1 for d in range(len(shape))]).expand(shape)
 
 
+def distinct(ids: Tensor) -> Tensor:
+    """The different ids of a tensor, in order."""
+    ids = without_repetition(ids)[0]
+    return torch.unique(ids[ids >= 0])
+
+
+def without_repetition(*tensors: Tensor) -> list[Tensor]:
+    """Tensors of one shape without the repetitions that all have from being expanded: one place stands for all of them.
+
+    Activations are large; their ids mostly are one per channel, expanded over examples and positions.
+    """
+    for dim in range(tensors[0].dim()):
+        if tensors[0].shape[dim] > 1 and all(tensor.stride(dim) == 0 for tensor in tensors):
+            tensors = tuple(tensor.narrow(dim, 0, 1) for tensor in tensors)
+    return list(tensors)
+
+
+def compress(ids: Tensor) -> Tensor:
+    """The same ids, expanded along the dimensions in which they do not change, so that they take less space and time.
+
+    Values without an owner stay as they are: if they were expanded, they would seem to follow the size of what they meet.
+    """
+    shape = ids.shape
+    if not bool((ids >= 0).any()):
+        return ids
+    for dim, size in enumerate(shape):
+        first = ids.narrow(dim, 0, 1)
+        if size > 1 and (ids.stride(dim) == 0 or bool((ids == first).all())):
+            ids = first
+    return ids.expand(shape)
+
+
 def _different_pairs(left: Tensor, right: Tensor) -> Tensor:
     """The distinct pairs of different ids that meet, of shape (2, n)."""
-    left, right = torch.broadcast_tensors(left, right)
+    left, right = without_repetition(*torch.broadcast_tensors(left, right))
     differ = (left != right) & (left >= 0) & (right >= 0)
     keys = torch.unique(left[differ] << 32 | right[differ])  # one number per pair: much faster than unique columns
     return torch.stack([keys >> 32, keys & 0xFFFFFFFF])

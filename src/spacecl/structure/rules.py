@@ -89,7 +89,7 @@ def split(op: Operation) -> list[Tensor]:
     return parts
 
 
-@rule("slice", "select", "narrow", "index_select")
+@rule("slice", "select", "narrow")
 def select(op: Operation) -> Tensor:
     part = op.run_on_ids()
     op.mark_unprunable_unless_contained(op.ids(0), part, "selected by number")

@@ -11,6 +11,7 @@ from .graph import layer_of, matches
 from .layers import keeps_whole_groups
 from .operation import Operation
 from .rules import rule
+from .rules_linear import map_transposed
 
 
 @rule("conv1d", "conv2d", "conv3d")
@@ -58,8 +59,4 @@ def transposed_convolution(op: Operation) -> Any:
     weight = op.parameter_name("weight")
     if weight is None or op.arguments["groups"] > 1:
         return op.reject("transposed convolution in groups, or with a weight that is computed")
-    op.assign_owner("weight", 0, op.channel_ids(op.ids("input"), 1))
-    result = op.create_channels("weight", 1, 1)
-    op.assign_owner("bias", 0, torch.arange(*op.owners.outputs[weight]))
-    op.owners.readers[weight], op.owners.output_dims[weight] = 0, 1
-    return result
+    return map_transposed(op, "input", "weight", "bias", 1)

@@ -12,17 +12,21 @@ from torch.fx import Node
 
 from ..errors import UnsupportedModelError
 from .calling import Inputs
-from .graph import export_graph, find_effects, layer_of, layers_of, place_of, source_of
+from .graph import export_graph, find_effects, fix_sizes, layer_of, layers_of, place_of, source_of
 from .operation import Attribute, Operation, Rejection, unowned_ids, value_ids
 from .operators import apply_rule
-from .owners import Owners
+from .owners import Owners, compress
+
+_WRAPPERS = ("wrap_with_autocast", "wrap_with_set_grad_enabled")  # they call a part of the graph, in another mode
 
 
 def find_owners(model: nn.Module, example: Inputs, head: str | None = None, shared: Sequence[str] = ()) -> Owners:
     """Push owner ids through a model and return what they met; one error names all layers that are not supported."""
     first: dict[int, str] = {}
     aliases = {n: first.setdefault(id(p), n) for n, p in model.named_parameters(remove_duplicate=False)}
-    return _Walk(export_graph(model, example), head, shared, aliases).run()
+    exported = export_graph(model, example)
+    fix_sizes(exported)
+    return _Walk(exported, head, shared, aliases).run()
 
 
 class _Walk:
@@ -44,7 +48,9 @@ class _Walk:
         names: Mapping[str, str] = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
         for node in self.exported.graph.nodes:
             value = node.meta.get("val")
-            if node.op == "placeholder" and node.name in names:
+            if node.op == "get_attr":  # a part of the graph that runs in another mode
+                self.values[node] = getattr(self.exported.graph_module, str(node.target))
+            elif node.op == "placeholder" and node.name in names:
                 name = names[node.name]
                 self.values[node] = Attribute(self.aliases.get(name, name), tuple(value.shape))
             elif node.op == "call_function":
@@ -67,6 +73,10 @@ class _Walk:
             if getattr(node.target, "__name__", "") == "getitem":
                 return self.values[node.args[0]][node.args[1]]  # type: ignore[index]
             name = getattr(node.target, "__name__", node.target)
+            if name in _WRAPPERS and not (name == "wrap_with_autocast" and node.args[2]):  # in full precision
+                return self._call_part(node)
+            if isinstance(node.meta.get("val"), (bool, int, float)):  # computed from sizes
+                return node.meta["val"]
             if node in self.effects:
                 self.problems.append(f"{place_of(node)}: {name} inside forward(); move it out of the model{source_of(node)}")
             return unowned_ids(node.meta.get("val"))
@@ -77,11 +87,32 @@ class _Walk:
         name = name.removesuffix("_") if namespace == "aten" else schema.name
         problems = (self.rejections, self.problems) if node in self.effects else ([], [])
         context = (self.owners, self.values, self.shared, *problems)
+        owners, known = self.owners, dict(self.owners.unprunable)
+        conditions = len(owners.unless_tied), len(owners.unless_contained)
         ids = apply_rule(Operation(node, name, arguments, *context))
+        if node not in self.effects:  # what does nothing needs nothing, unless the user shared it
+            owners.unprunable = known | {index: None for index, why in owners.unprunable.items() if why is None}
+            del owners.unless_tied[conditions[0] :], owners.unless_contained[conditions[1] :]
+        ids = torch.utils._pytree.tree_map_only(Tensor, compress, ids)
         changed = node.args[0] if schema.is_mutable and node.args else None
         if isinstance(changed, Node) and isinstance(ids, Tensor):
             self.values[changed] = ids  # later uses of a tensor changed in place see what it became
         return ids
+
+    def _call_part(self, node: Node) -> list[Any]:
+        """Walk through a part of the graph that runs in another mode, such as without autocast."""
+        start = next(i for i, arg in enumerate(node.args) if isinstance(arg, Node) and arg.op == "get_attr")
+        part, inputs = self.values[node.args[start]].graph, list(node.args[start + 1 :])  # type: ignore[index]
+        self.effects |= find_effects(part) if node in self.effects else set()
+        results: list[Any] = []
+        for inner in part.nodes:
+            if inner.op == "placeholder":
+                self.values[inner] = self.values[inputs.pop(0)]  # type: ignore[index]
+            elif inner.op == "output":
+                results = [self.values[value] for value in inner.args[0]]
+            else:
+                self.values[inner] = self._call(inner)
+        return results
 
     def _raise_problems(self) -> None:
         """Raise one error for all that is not supported, unless the channels that reach it are unprunable anyway."""
@@ -118,6 +149,7 @@ class _Walk:
             hint = f"; try head={heads[0]!r}" if heads else ""
             self.problems.append(f"forward(): does not return the output of {expected}, one row of scores per example{hint}")
             return
-        owners.head = owners.head or heads[0]
+        last = [layer for layer in heads if torch.equal(ids[0], torch.arange(*owners.outputs[f"{layer}.weight"]))]
+        owners.head = owners.head or (last or heads)[0]
         owners.heads = tuple(dict.fromkeys(heads))
         owners.mark_unprunable(ids, None)
