@@ -489,7 +489,10 @@ class Learner:
                 fabric=fabric,
                 progress=progress,
             )
-        learner._state = State(method, *from_files(learner.core, body, files, folder))
+            core = learner.core
+            if body.rules != core.blueprint.rules:
+                core = Core.empty(validate_model(model, core.blueprint.example, body.head, body.shared, body.rules))
+        learner._state = State(method, *from_files(core, body, files, folder))
         if verify:
             learner.verify()
         return learner

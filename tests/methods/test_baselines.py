@@ -29,11 +29,11 @@ from spacecl import (
 from spacecl.data.benchmarks.presets import BENCHMARKS
 from spacecl.data.task_data import Data
 from spacecl.learning.context import TaskContext
+from spacecl.learning.distillation import distillation_loss
 from spacecl.learning.trainer import Trainer
 from spacecl.methods.ewc import estimate_fisher
 from spacecl.methods.hat import Gated, select_open_units
 from spacecl.methods.joint import Pool
-from spacecl.methods.lwf import distillation_loss
 from spacecl.methods.ucb import Bayesian
 
 RECIPE = Recipe(epochs=3, retrain_epochs=2)

@@ -130,10 +130,10 @@ def test_names_that_are_not_operators_and_rules_that_are_not_functions_are_refus
 class Sized(nn.Module):
     def __init__(self, inputs, outputs):
         super().__init__()
-        self.outputs, self.weight = outputs, nn.Parameter(torch.ones(outputs, inputs))
+        self.shape, self.weight = (outputs,), nn.Parameter(torch.ones(outputs, inputs))
 
     def forward(self, x):
-        return nn.functional.linear(x, self.weight).view(-1, self.outputs)
+        return nn.functional.linear(x, self.weight).view(-1, *self.shape)
 
 
 class Initialized(Sized):
@@ -146,7 +146,7 @@ def sized(kind):
 
 
 def adapt(layer):
-    layer.outputs = len(layer.weight)
+    layer.shape = (len(layer.weight),)
 
 
 def test_a_layer_that_stores_its_size_can_be_pruned_once_it_is_registered():

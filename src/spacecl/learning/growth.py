@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import SpaceError
-from ..structure.blueprint import rebuild, repeat_to_shape
+from ..structure.blueprint import repeat_to_shape
 from ..structure.channels import Channels, trace
 from ..structure.probe import check_narrowing
 from .core import Core
@@ -32,9 +32,9 @@ def resize(core: Core, sizes: Sequence[int], expected: Mapping[str, Sequence[int
     if unexpected:
         raise SpaceError(f"The network cannot grow: {unexpected[0]} would have the shape {list(shapes[unexpected[0]])}.")
     initial = {name: repeat_to_shape(tensor, shapes[name]) for name, tensor in blueprint.tensors().items()}
-    module = rebuild(blueprint.module, initial)
+    module = blueprint.build(initial)
     module.eval()
-    channels = trace(module, blueprint.example, blueprint.head, blueprint.shared)
+    channels = trace(module, blueprint.example, blueprint.head, blueprint.shared, blueprint.rules)
     channels = check_narrowing(module, blueprint.example, channels)
     units_of = {group.layers: group.units for group in channels.groups}
     layers = [group.layers for group in old.groups]

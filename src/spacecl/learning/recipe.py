@@ -18,7 +18,7 @@ Milestones = Annotated[
 
 # What Recipe.auto decides by, chosen on the folders of pictures that experiments/few_pictures.py makes.
 _BATCH_SIZES = {128: 20_000, 64: 2000, 32: 500}  # each from a number of examples on; 16 with fewer
-_LEAST_STEPS, _MOST_STEPS = 300, 2000  # of training
+_LEAST_STEPS, _MOST_STEPS = 600, 2000  # of training
 _LEAST_EPOCHS = 30
 _TRUSTED = 200  # validation examples by which one epoch can be preferred to another
 

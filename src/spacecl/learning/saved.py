@@ -17,6 +17,7 @@ from ..errors import DataError, SpaceError, StoreError
 from ..inference.task_inference import find_signature_problems
 from ..structure.blueprint import named_tensors, rebuild
 from ..structure.channels import Tensors
+from ..structure.owners import RULES
 from .checkpoints import select_prefix
 from .core import Core
 from .growth import resize
@@ -48,6 +49,7 @@ class SavedLearner:
     tasks: tuple[TaskRecord, ...]
     pretrained: bool = False  # whether the model was trained before it was given
     given: bool = False  # whether free positions of weights have the values that the model was given with
+    rules: Annotated[int, Field(ge=1, le=RULES)] = 1  # the version of the rules by which channels were found
 
     def __post_init__(self) -> None:
         names = [record.name for record in self.tasks]
@@ -64,6 +66,7 @@ def to_files(core: Core, records: Iterable[TaskRecord]) -> tuple[dict[str, Any],
         "shared": list(blueprint.shared),
         "units": [len(group.units) for group in core.channels.groups],
         "fingerprint": core.channels.fingerprint(),
+        "rules": core.blueprint.rules,
         "operations": list(core.channels.operations),
         "tensors": _describe_tensors(blueprint.module),
         "tasks": [record.to_json() for record in records],

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..learning.context import TaskContext
 from ..learning.core import Core
+from ..learning.distillation import distillation_loss
 from ..learning.method import Learned, Method
 from ..learning.recipe import Recipe
 from ..learning.trainer import Loss, evaluate_with_loss
@@ -81,9 +82,3 @@ class LwF(Method):
         recipe = trainer.recipe.over(plan["train"])
         history += trainer.fit(module, task.train, task.valid, recipe=recipe, make_loss=make_loss, validate=validate)
         return Learned(core.replace_weights(blueprint.extract_tensors(module), joint=True), history)
-
-
-def distillation_loss(outputs: Tensor, targets: Tensor, temperature: float) -> Tensor:
-    """The mean Kullback-Leibler divergence between softened probabilities of logits and of earlier logits."""
-    log_outputs, log_targets = (F.log_softmax(logits.float() / temperature, 1) for logits in (outputs, targets))
-    return F.kl_div(log_outputs, log_targets, reduction="batchmean", log_target=True)

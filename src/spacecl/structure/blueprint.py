@@ -17,6 +17,8 @@ from .calling import Inputs, map_tensors
 from .channels import Channels, Tensors
 from .graph import module_of
 from .layers import adapt_layer, initialize_layer
+from .owners import RULES
+from .sizes import set_sizes
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class Blueprint:
     channels: Channels
     channels_last: bool = False  # whether it runs in that memory format, the faster one on CPUs
     pretrained: bool = False  # whether the user's model was trained before, as far as its norms show
+    rules: int = RULES  # the version of the rules by which the channels were found
     given_units: Tensor | None = None  # the units for which the module has the user's values; None: all
 
     @property
@@ -57,7 +60,7 @@ class Blueprint:
 
     def build(self, tensors: Mapping[str, Tensor]) -> nn.Module:
         """Build a network with copies of these tensors, in training mode."""
-        return rebuild(self.module, tensors)
+        return rebuild(self.module, tensors, self.channels.sizes)
 
     def initial_tensors(self, classes: int) -> Tensors:
         """The tensors of the full network as the user gave it, with a new head.
@@ -135,8 +138,11 @@ def random_inputs(example: Inputs, rows: int, generator: torch.Generator | None 
     return map_tensors(draw, example)
 
 
-def rebuild(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
-    """Copy a module with other tensors, and adapt its layers to their shapes. Tensors that are missing stay as they are."""
+def rebuild(module: nn.Module, tensors: Mapping[str, Tensor], sizes: Mapping[str, tuple[str, int]] | None = None) -> nn.Module:
+    """Copy a module with other tensors, and adapt its layers to their shapes. Tensors that are missing stay as they are.
+
+    `sizes` are numbers that its modules store, as `Channels` has them.
+    """
     memo: dict[int, object] = {}
     for name, parameter in module.named_parameters():
         memo[id(parameter)] = nn.Parameter(tensors.get(name, parameter).detach().clone(), parameter.requires_grad)
@@ -145,6 +151,7 @@ def rebuild(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
     result = copy.deepcopy(module, memo)
     for layer in result.modules():
         adapt_layer(layer)
+    set_sizes(result, module, sizes or {})
     result.train()
     return result
 

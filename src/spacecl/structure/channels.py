@@ -8,7 +8,7 @@ and selects a set of positions in every tensor: for extraction, freezing, writin
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from .calling import Inputs
 from .graph import layer_of, module_of
-from .owners import NO_OWNER, Owners
+from .owners import NO_OWNER, RULES, Owners
 from .walk import find_owners
 
 Tensors = dict[str, Tensor]
@@ -61,6 +61,8 @@ class Channels:
     filters: Mapping[str, int]  # weight of a layer that creates channels -> its dimension of these
     private: frozenset[str]  # tensors that every task has for itself: norms and the head
     unprunable: Mapping[str, str | None]  # layer that keeps its full width -> why; None if the user shared it
+    sizes: Mapping[str, tuple[str, int]]  # number that a module stores -> the tensor and dimension that it follows
+    statistics: frozenset[int]  # numbers of the calls of mean() that are over channels
     operations: tuple[str, ...]
     head: str  # the layer whose output the model returns
     heads: frozenset[str]  # names of the head's tensors, and of those that have a value for every score
@@ -195,9 +197,11 @@ class Channels:
         return tuple(grid)
 
 
-def trace(model: nn.Module, example: Inputs, head: str | None = None, shared: Sequence[str] = ()) -> Channels:
+def trace(
+    model: nn.Module, example: Inputs, head: str | None = None, shared: Sequence[str] = (), rules: int = RULES
+) -> Channels:
     """Find the channels of a model by owner ids. It is not checked whether they are right: see `validate_model`."""
-    owners = find_owners(model, example, head, shared)
+    owners = find_owners(model, example, head, shared, rules)
     tensors = dict(model.named_parameters()) | dict(model.named_buffers())
     reasons: dict[int, str | None] = {}
     for index, reason in owners.unprunable.items():
@@ -245,6 +249,8 @@ def trace(model: nn.Module, example: Inputs, head: str | None = None, shared: Se
         filters=owners.filters,
         private=frozenset((norms - owners.outputs.keys()) | in_head),
         unprunable=unprunable,
+        sizes=_find_sizes(((source, unit_of(ids)) for source, ids in owners.sizes), dims),
+        statistics=frozenset(owners.statistics),
         operations=tuple(owners.operations),
         head=owners.head,
         heads=frozenset(in_head),
@@ -291,6 +297,19 @@ def _find_dimension(units: Tensor) -> tuple[Tensor | None, ...]:
         if bool(((columns == owner) | (columns == NO_OWNER)).all()) and len(torch.unique(owner)) > 1:
             return tuple(owner if d == dim else None for d in range(units.dim()))
     return (None,) * units.dim()
+
+
+def _find_sizes(
+    numbers: Iterable[tuple[str, Tensor]], dims: Mapping[str, tuple[Tensor | None, ...]]
+) -> dict[str, tuple[str, int]]:
+    """Of numbers that modules store, with the units along a dimension of that size: which tensor's size each follows."""
+    by_units: dict[tuple[int, ...], tuple[str, int]] = {}
+    for name, owners in dims.items():
+        for dim, owner in enumerate(owners):
+            if owner is not None and bool((owner >= 0).all()):
+                by_units.setdefault(tuple(torch.unique(owner).tolist()), (name, dim))
+    found = {source: by_units.get(tuple(torch.unique(units).tolist())) for source, units in numbers if bool((units >= 0).all())}
+    return {source: place for source, place in found.items() if place is not None}
 
 
 def _permute_indices(owner: Tensor, source: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from .calling import Inputs, find_scores, map_tensors, name_tensors, to_argument
 
 def export_graph(model: nn.Module, example: Inputs) -> torch.export.ExportedProgram:
     """Export the graph of a model's scores on two copies of the first example; an error names the line that prevents it."""
-    probe = map_tensors(lambda tensor: tensor[:1].repeat(2, *[1] * (tensor.dim() - 1)), example)
+    probe = make_probe(example)
     args, kwargs = to_arguments(probe)
     try:
         with torch.no_grad(), warnings.catch_warnings():
@@ -55,6 +55,18 @@ def _return_scores(model: nn.Module) -> nn.Module:
 
     copied.forward = return_scores
     return copied
+
+
+def make_probe(example: Inputs) -> Inputs:
+    """Two copies of the first example."""
+    return map_tensors(lambda tensor: tensor[:1].repeat(2, *[1] * (tensor.dim() - 1)), example)
+
+
+def name_of(node: Node) -> str:
+    """The name of the operator of PyTorch that a node calls; empty for anything else."""
+    schema = getattr(node.target, "_schema", None)
+    namespace, _, name = schema.name.partition("::") if schema is not None else ("", "", "")
+    return name if namespace == "aten" else ""
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:

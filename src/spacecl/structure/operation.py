@@ -87,6 +87,10 @@ class Operation:
         flat = [item for value in values for item in (value if isinstance(value, list) else [value])]
         return [item for item in flat if isinstance(item, Tensor)]
 
+    def has_parameters(self) -> bool:
+        """Whether a parameter or buffer is among the tensors that the operation takes."""
+        return any(isinstance(self._values[node], Attribute) for node in self.node.all_input_nodes)
+
     def parameter_name(self, argument: str) -> str | None:
         """The name of the parameter or buffer that an argument is; None if it is an activation or missing."""
         attribute = self._attribute(argument)

@@ -7,12 +7,16 @@ are tied become one *unit*: channels that can only be kept or removed together.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.fx import Node
 
+Uses = Mapping[Node, Mapping[int, str]]  # a reshape -> dimension of its result -> the stored number that gave its size
+RULES = 2  # version 1, of learners that were saved before, has no rules for products of activations
 NO_OWNER = -1  # the owner of what no layer's width can change, such as the pixels of the input
 
 
@@ -34,8 +38,16 @@ class Owners:
     output_dims: dict[str, int] = field(default_factory=dict)  # weight -> the channels' dimension in its layer's output
     biases: dict[str, list[str]] = field(default_factory=dict)  # weight -> biases of the layers that use it
     operations: list[str] = field(default_factory=list)  # what the model does, in order
+    rules: int = RULES  # the version of the rules to follow
     head: str = ""  # the layer whose output the model returns; the first or the one that the user named, if there are several
     heads: tuple[str, ...] = ()  # all layers whose outputs are the scores, or are added to them
+    head_splits: set[Node] = field(default_factory=set)  # reshapes that divide channels into heads of attention
+    in_heads: set[int] = field(default_factory=set)  # ids that such a reshape has divided
+    _resolved: tuple[tuple[int, int], Tensor] = ((-1, -1), torch.zeros(0))  # units for a number of ids and ties
+    uses: Uses = field(default_factory=dict)  # of numbers that modules store, by reshapes
+    means: dict[Node, int] = field(default_factory=dict)  # the number of every call of mean(), if a run has the same ones
+    statistics: set[int] = field(default_factory=set)  # numbers of calls of mean() over channels, as in a norm
+    sizes: list[tuple[str, Tensor]] = field(default_factory=list)  # such a number, and the ids along the dimension it gave
     units: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # id -> the number of its unit
     unless_tied: list[tuple[Tensor, Tensor, str]] = field(default_factory=list)  # pairs (2, n), ids, reason
     unless_contained: list[tuple[Tensor, Tensor, str]] = field(default_factory=list)  # ids, ids of the result, reason
@@ -67,12 +79,7 @@ class Owners:
 
     def number_units(self) -> None:
         """Give ids that are tied, directly or through others, the same unit; then decide what depended on it."""
-        from scipy.sparse import coo_array
-        from scipy.sparse.csgraph import connected_components
-
-        pairs = torch.cat(self.ties, 1).numpy() if self.ties else np.zeros((2, 0), dtype=np.int64)
-        graph = coo_array((np.ones(pairs.shape[1], dtype=np.int8), (pairs[0], pairs[1])), shape=(self.count,) * 2)
-        self.units = connected_components(graph, directed=False)[1]
+        self.units = self._find_units()
         for (left, right), ids, reason in self.unless_tied:
             if bool((self.units[left] != self.units[right]).any()):
                 self.mark_unprunable(ids, reason)
@@ -80,6 +87,32 @@ class Owners:
         for ids, result, reason in self.unless_contained:
             if (self.units_of(ids) - self.units_of(result)) & channels:
                 self.mark_unprunable(ids, reason)
+
+    def resolve(self, ids: Tensor) -> Tensor:
+        """The same number for ids that are tied by now."""
+        state = (self.count, len(self.ties))
+        if self._resolved[0] != state:
+            self._resolved = state, torch.from_numpy(self._find_units().astype(np.int64))
+        units = self._resolved[1]
+        return torch.where(ids >= 0, units[ids.clamp(min=0)], NO_OWNER) if len(units) else ids
+
+    def varies(self, ids: Tensor, dims: Iterable[int]) -> bool:
+        """Whether the channels change along some dimensions, as far as they are known by now not to be tied."""
+        first = ids
+        for dim in dims:
+            first = first.narrow(dim, 0, 1)
+        if bool((ids == first).all()):
+            return False
+        return bool((self.resolve(ids) != self.resolve(first)).any())
+
+    def _find_units(self) -> np.ndarray:
+        """The unit of every id: the same for ids that are tied, directly or through others."""
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import connected_components
+
+        pairs = torch.cat(self.ties, 1).numpy() if self.ties else np.zeros((2, 0), dtype=np.int64)
+        graph = coo_array((np.ones(pairs.shape[1], dtype=np.int8), (pairs[0], pairs[1])), shape=(self.count,) * 2)
+        return connected_components(graph, directed=False)[1]
 
     def units_of(self, ids: Tensor) -> set[int]:
         return set(self.units[torch.unique(ids[ids >= 0]).numpy()].tolist())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -106,7 +106,7 @@ class _Probe:
         small: Tensors = self.channels.gather(self.tensors, keep)
         try:
             result = self._run(self._build(small))
-            self._run(rebuild(self.module, small))
+            self._run(rebuild(self.module, small, self.channels.sizes))
         except Exception as error:
             return f"its code needs all channels{source_of_exception(error)}: {first_line(error)}"
         masked = self._mask_tensors(keep)
@@ -137,7 +137,7 @@ class _Probe:
         """The scores of the full network in eval mode; an error if it cannot compute them in both modes."""
         try:
             scores = self._run(self.full)
-            self._run(rebuild(self.module, self.tensors))
+            self._run(rebuild(self.module, self.tensors, self.channels.sizes))
         except UnsupportedModelError:
             raise
         except Exception as error:
@@ -149,7 +149,7 @@ class _Probe:
 
     def _build(self, tensors: Tensors) -> nn.Module:
         """A network with these tensors, in eval mode."""
-        network = rebuild(self.module, tensors)
+        network = rebuild(self.module, tensors, self.channels.sizes)
         network.eval()
         return network
 
@@ -157,12 +157,19 @@ class _Probe:
         """The scores of a network, with other tensors of the same shapes if some are given."""
         inputs = map_tensors(lambda x: x.to(dtype if x.is_floating_point() else None, copy=True), self.input)
         args, kwargs = to_arguments(inputs)
-        with torch.random.fork_rng(devices=[]), torch.no_grad(), _AffineNorms():
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), _AffineNorms(self.channels.statistics):
             return find_scores(functional_call(network, tensors or {}, args, kwargs))
 
 
 class _AffineNorms(TorchFunctionMode):
-    """Replaces norms over channels by their affine maps, because the norms themselves rightly differ with fewer channels."""
+    """Replaces norms over channels by their affine maps, because the norms themselves rightly differ with fewer channels.
+
+    Means over channels, of which `statistics` has the numbers in the order of calls, are replaced by one.
+    """
+
+    def __init__(self, statistics: Collection[int] = ()):
+        super().__init__()
+        self.statistics, self.means = statistics, 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         names: dict[Any, tuple[str, ...]] = {
@@ -171,7 +178,11 @@ class _AffineNorms(TorchFunctionMode):
             F.group_norm: ("input", "num_groups", "weight", "bias"),
         }
         if func not in names:
-            return func(*args, **(kwargs or {}))
+            result = func(*args, **(kwargs or {}))
+            if getattr(func, "__name__", "") == "mean":
+                self.means += 1
+                return torch.ones_like(result) if self.means - 1 in self.statistics else result
+            return result
         arguments = dict(zip(names[func], args)) | (kwargs or {})
         x, weight, bias = arguments["input"], arguments.get("weight"), arguments.get("bias")
         for tensor, apply in ((weight, torch.mul), (bias, torch.add)):

@@ -22,6 +22,11 @@ BUILT_IN: dict[str, Rule] = {}  # by the operator's name in aten
 _UNTAGGED = ("where", "hardswish", "log_sigmoid", "divide", "multiply", "subtract", "special_expit", "absolute", "negative")
 
 
+SINCE_2 = {"index", "gather", "take_along_dim", "im2col", "col2im", "unfold", "lstm", "gru", "rnn_tanh", "rnn_relu"} | {
+    f"{kind}_cell" for kind in ("lstm", "gru", "rnn_tanh", "rnn_relu")
+}  # operators without a rule in version 1 of the rules
+
+
 def rule(*names: str) -> Callable[[Rule], Rule]:
     """Make a function the rule of these operators."""
 
@@ -36,10 +41,21 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 
 @rule("permute", "transpose", "t", "squeeze", "unsqueeze", "flatten", "ravel", "movedim", "moveaxis", "swapaxes", "swapdims")
-@rule("expand", "expand_as", "repeat", "tile", "repeat_interleave", "cat", "concat", "hstack", "vstack", "roll", "flip")
+@rule("expand_as", "repeat", "tile", "repeat_interleave", "cat", "concat", "hstack", "vstack", "roll", "flip")
 @rule("pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "mT", "numpy_T", "rot90")
 def move_elements(op: Operation) -> Any:
     return op.run_on_ids()
+
+
+@rule("expand")
+def expand(op: Operation) -> Tensor:
+    """What is repeated as often as a module says, such as once for every head, may be repeated less often."""
+    ids = op.run_on_ids()
+    uses = op.owners.uses.get(op.node, {})
+    if bool((ids == NO_OWNER).all()) and len(uses) == 1:
+        (dim,) = uses
+        return op.spread(op.owners.new_ids(ids.shape[dim]), dim)
+    return ids
 
 
 @rule("contiguous", "clone", "detach", "alias", "to", "_to_copy", "type_as", "lift_fresh_copy")
@@ -59,9 +75,15 @@ def stack(op: Operation) -> Tensor:
 
 @rule("view", "reshape", "unflatten", "_unsafe_view", "view_as", "reshape_as")
 def reshape(op: Operation) -> Tensor:
-    """A dimension divided into (lanes, channels): channels at the same place in all lanes belong together."""
+    """A dimension divided into (lanes, channels): channels at the same place in all lanes belong together.
+
+    Lanes that are heads of attention need not be alike: see `contractions`.
+    """
     before, shape = op.ids(0), tuple(op.output.shape)
     after = before.reshape(shape)  # not view(): ids may have other strides than the values
+    if op.node in op.owners.head_splits:
+        op.owners.in_heads.update(torch.unique(after).tolist())
+        return after
     source, target = list(before.shape), list(shape)
     i = j = 0
     while i < len(source) and j < len(target):
@@ -73,7 +95,9 @@ def reshape(op: Operation) -> Tensor:
             else:
                 parts, size_out, j = [*parts, j], size_out * target[j], j + 1
         for dim in [dim for dim in parts if target[dim] > 1][:-1]:
-            op.tie(after, after.narrow(dim, 0, 1))
+            first = after.narrow(dim, 0, 1)
+            op.tie(after, first)
+            after = first.expand(shape)
     return after
 
 
@@ -148,7 +172,7 @@ def combine(op: Operation, arguments: list[Tensor]) -> Tensor:
             for other in others:
                 op.mark_unprunable(other[full[index] == NO_OWNER], "meets values that no layer owns")
         op.tie(result, full[index])
-        result = torch.where(result >= 0, result, full[index])
+        result = torch.where(full[index] >= 0, full[index], result)  # what came last: of a residual sum, the ids of one layer
     return result
 
 
@@ -164,10 +188,18 @@ def reduce(op: Operation) -> Any:
         return combine(op, op.all_ids())
     ids, output, dims = op.ids(0), op.output, op.arguments.get("dim")
     first = ids
-    for dim in [dims] if isinstance(dims, int) else dims or range(ids.dim()):
+    for dim in _list_dims(dims, ids):
         first = first.narrow(dim, 0, 1)
+    if op.node in op.owners.means and op.arguments.get("keepdim") and op.owners.varies(ids, _list_dims(dims, ids)):
+        op.owners.statistics.add(op.owners.means[op.node])  # as a norm does, over however many channels there are
+        return op.no_owner()
     op.mark_unprunable_unless_tied(ids, first, "reduced over channels")
     return [first.reshape(item.shape) for item in output] if isinstance(output, (list, tuple)) else first.reshape(output.shape)
+
+
+def _list_dims(dims: Any, ids: Tensor) -> list[int]:
+    """The dimensions that a reduction names: one, several or all."""
+    return [dims] if isinstance(dims, int) else list(dims or range(ids.dim()))
 
 
 @rule("softmax", "log_softmax", "_softmax", "_log_softmax")
@@ -177,7 +209,7 @@ def softmax(op: Operation) -> Tensor:
     return ids
 
 
-@rule("matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "scaled_dot_product_attention", "cumsum")
+@rule("addmm", "baddbmm", "cumsum")
 def mix(op: Operation) -> Any:
     for ids in op.all_ids():
         op.mark_unprunable(ids, f"mixed by {op.name}")
@@ -197,7 +229,24 @@ def prelu(op: Operation) -> Tensor:
 
 @rule("linear")
 def linear(op: Operation) -> Tensor:
-    return op.map_channels(dim=-1)
+    """Channels along the last dimension are mixed; those along another one stay what they are, as where tokens are mixed."""
+    ids = op.ids("input")
+    if not _varies_elsewhere(op, ids):
+        return op.map_channels(dim=-1)
+    first = ids.narrow(-1, 0, 1)
+    op.tie(ids, first)
+    op.mark_unprunable(op.create_channels("weight", 0, -1), "mixes positions, not channels")
+    return first.expand(op.output.shape)
+
+
+def _varies_elsewhere(op: Operation, ids: Tensor) -> bool:
+    """Whether channels lie along another dimension than the last: where tokens are mixed, and within the heads of attention."""
+    others = range(ids.dim() - 1)
+    if op.owners.rules < 2:
+        return False
+    if bool((ids == ids[..., :1]).all()):
+        return op.owners.varies(ids, others)
+    return not op.owners.in_heads.isdisjoint(torch.unique(ids).tolist()) and op.owners.varies(ids, others)
 
 
 @rule("embedding")
@@ -237,6 +286,9 @@ def layer_norm(op: Operation) -> Tensor:
     ids, last = op.ids("input"), len(op.arguments["normalized_shape"])
     if op.arguments.get("weight") is None:
         op.mark_unprunable(ids, "normalised to a fixed shape")
+    elif last == 1 and _varies_elsewhere(op, ids):  # within heads, for instance
+        op.tie(ids, ids.narrow(-1, 0, 1))
+        op.owners.norms.update(name for key in ("weight", "bias") if key in op.arguments and (name := op.parameter_name(key)))
     elif last == 1:
         op.assign_norm(op.channel_ids(ids, -1), *_vectors(op))
     else:

@@ -22,6 +22,8 @@ def convolution(op: Operation) -> Tensor:
     if op.parameter_name("weight") is None:
         return op.reject(f"grouped convolution, groups={groups}, with a weight that is computed")
     channels = op.channel_ids(op.ids("input"), 1).reshape(groups, -1)
+    if op.owners.rules < 2 and channels.shape[1] > 1:
+        return op.reject(f"grouped convolution, groups={groups}")
     whole = keeps_whole_groups(groups, channels.shape[1])
     return _remove_groups(op, channels) if whole else _remove_lanes(op, channels)
 
@@ -57,6 +59,6 @@ def _remove_lanes(op: Operation, channels: Tensor) -> Tensor:
 def transposed_convolution(op: Operation) -> Any:
     """As an ordinary convolution, with a row of the weight for every channel that it reads, and a column for every output."""
     weight = op.parameter_name("weight")
-    if weight is None or op.arguments["groups"] > 1:
+    if weight is None or op.arguments["groups"] > 1 or op.owners.rules < 2:
         return op.reject("transposed convolution in groups, or with a weight that is computed")
     return map_transposed(op, "input", "weight", "bias", 1)

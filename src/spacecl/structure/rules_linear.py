@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .operation import Operation
-from .rules import BUILT_IN, Rule, rule
+from .rules import BUILT_IN, Rule, mix, rule
 
 
 def map_transposed(op: Operation, input: str, weight: str, bias: str | None, dim: int) -> Tensor:
@@ -28,6 +28,8 @@ def map_transposed(op: Operation, input: str, weight: str, bias: str | None, dim
 
 @rule("addmm")
 def add_product(op: Operation) -> Any:
+    if op.owners.rules < 2:
+        return mix(op)
     if op.parameter_name("mat2") is None or op.parameter_name("self") is None or len(op.shape("self")) != 1:
         return BUILT_IN["mm"](op)
     return map_transposed(op, "mat1", "mat2", "self", -1)
@@ -37,7 +39,8 @@ def _with_parameter(otherwise: Rule, input: str, weight: str) -> Rule:
     """A rule for products with a matrix of the model's own, and the rule for products of activations."""
 
     def multiply(op: Operation) -> Any:
-        if op.parameter_name(weight) is None or len(op.shape(weight)) != 2 or op.parameter_name(input) is not None:
+        plain = op.owners.rules < 2 or op.parameter_name(weight) is None
+        if plain or len(op.shape(weight)) != 2 or op.parameter_name(input) is not None:
             return otherwise(op)
         return map_transposed(op, input, weight, None, -1)
 

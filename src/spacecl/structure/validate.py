@@ -23,18 +23,21 @@ from .calling import Inputs, map_tensors
 from .channels import Channels, trace
 from .graph import matches
 from .memory_format import run_model, set_memory_format
+from .owners import RULES
 from .probe import check_narrowing, is_close
 
 _SQUASHING = ("softmax", "log_softmax", "sigmoid", "log_sigmoid", "log_sigmoid_forward", "hardsigmoid", "special_expit")
 
 
-def validate_model(model: nn.Module, example: Inputs, head: str | None = None, shared: Sequence[str] = ()) -> Blueprint:
+def validate_model(
+    model: nn.Module, example: Inputs, head: str | None = None, shared: Sequence[str] = (), rules: int = RULES
+) -> Blueprint:
     """Trace and check a model; returns its blueprint or raises an error that names layers and lines of code."""
     _check_arguments(model, example, head, shared)
     module = _copy_model(model)
     example = map_tensors(lambda tensor: tensor[:1].detach().cpu().clone(), example)
     drop_auxiliary_layers(module, example)
-    traced = trace(module, example, head, shared)
+    traced = trace(module, example, head, shared, rules)
     check_head(module, traced.head)
     channels = check_narrowing(module, example, traced)
     if not channels.groups:
@@ -44,7 +47,7 @@ def validate_model(model: nn.Module, example: Inputs, head: str | None = None, s
     _warn_unprunable(channels)
     _warn_squashed(channels)
     channels_last = _supports_channels_last(module, example)
-    return Blueprint(module, example, tuple(shared), channels, channels_last, is_pretrained(module))
+    return Blueprint(module, example, tuple(shared), channels, channels_last, is_pretrained(module), rules=rules)
 
 
 def _check_arguments(model: nn.Module, example: Inputs, head: str | None, shared: Sequence[str]) -> None:

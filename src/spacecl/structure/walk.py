@@ -12,31 +12,44 @@ from torch.fx import Node
 
 from ..errors import UnsupportedModelError
 from .calling import Inputs
-from .graph import export_graph, find_effects, fix_sizes, layer_of, layers_of, place_of, source_of
+from .contractions import find_head_splits
+from .graph import export_graph, find_effects, fix_sizes, layer_of, layers_of, make_probe, place_of, source_of
 from .operation import Attribute, Operation, Rejection, unowned_ids, value_ids
 from .operators import apply_rule
-from .owners import Owners, compress
+from .owners import RULES, Owners, compress
+from .sizes import find_means, observe_run
 
 _WRAPPERS = ("wrap_with_autocast", "wrap_with_set_grad_enabled")  # they call a part of the graph, in another mode
 
 
-def find_owners(model: nn.Module, example: Inputs, head: str | None = None, shared: Sequence[str] = ()) -> Owners:
+def find_owners(
+    model: nn.Module, example: Inputs, head: str | None = None, shared: Sequence[str] = (), rules: int = RULES
+) -> Owners:
     """Push owner ids through a model and return what they met; one error names all layers that are not supported."""
     first: dict[int, str] = {}
     aliases = {n: first.setdefault(id(p), n) for n, p in model.named_parameters(remove_duplicate=False)}
     exported = export_graph(model, example)
     fix_sizes(exported)
-    return _Walk(exported, head, shared, aliases).run()
+    owners = Owners(head=head or "", rules=rules)
+    if rules >= 2:
+        owners.head_splits = find_head_splits(exported.graph)
+        owners.uses, counted = observe_run(model, make_probe(example), exported.graph)
+        owners.means = {node: number for number, node in enumerate(find_means(exported.graph))} if counted else {}
+    return _Walk(exported, shared, aliases, owners).run()
 
 
 class _Walk:
     """One walk through an exported graph, with the ids of every value so far."""
 
     def __init__(
-        self, exported: torch.export.ExportedProgram, head: str | None, shared: Sequence[str], aliases: Mapping[str, str]
+        self,
+        exported: torch.export.ExportedProgram,
+        shared: Sequence[str],
+        aliases: Mapping[str, str],
+        owners: Owners,
     ):
         self.exported, self.shared, self.aliases = exported, shared, aliases
-        self.owners = Owners(head=head or "")
+        self.owners = owners
         self.values: dict[Node, Any] = {}
         self.effects = find_effects(exported.graph)  # what the scores depend on
         self.scores = torch.zeros(0)  # their ids
@@ -62,6 +75,10 @@ class _Walk:
         for name in owners.elements.keys() & owners.dims.keys():  # read as a layer's weight, and otherwise too
             for ids in owners.dims[name]:
                 owners.mark_unprunable(ids, f"{name} is used in more than one way")
+        for node, sources in owners.uses.items():
+            for dim, source in sources.items():
+                ids = self.values[node]
+                owners.sizes.append((source, ids[tuple(slice(None) if d == dim else 0 for d in range(ids.dim()))]))
         owners.number_units()
         self._find_heads()
         self._raise_problems()
@@ -85,14 +102,10 @@ class _Walk:
         arguments |= dict(zip((argument.name for argument in schema.arguments), node.args)) | dict(node.kwargs)
         self.owners.operations.append(f"{name}{torch.fx.node.map_arg((node.args, node.kwargs), lambda _: '')}")
         name = name.removesuffix("_") if namespace == "aten" else schema.name
-        problems = (self.rejections, self.problems) if node in self.effects else ([], [])
-        context = (self.owners, self.values, self.shared, *problems)
-        owners, known = self.owners, dict(self.owners.unprunable)
-        conditions = len(owners.unless_tied), len(owners.unless_contained)
+        if node not in self.effects and self.owners.rules >= 2:
+            return unowned_ids(node.meta.get("val"))
+        context = (self.owners, self.values, self.shared, self.rejections, self.problems)
         ids = apply_rule(Operation(node, name, arguments, *context))
-        if node not in self.effects:  # what does nothing needs nothing, unless the user shared it
-            owners.unprunable = known | {index: None for index, why in owners.unprunable.items() if why is None}
-            del owners.unless_tied[conditions[0] :], owners.unless_contained[conditions[1] :]
         ids = torch.utils._pytree.tree_map_only(Tensor, compress, ids)
         changed = node.args[0] if schema.is_mutable and node.args else None
         if isinstance(changed, Node) and isinstance(ids, Tensor):

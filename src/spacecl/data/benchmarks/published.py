@@ -13,6 +13,7 @@ PUBLISHED = {
     "freeze": "filters",
     "compensate": False,
     "shrinkage": False,
+    "distill_below": 0,
     "samples": 1000,
 }
 

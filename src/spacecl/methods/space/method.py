@@ -18,11 +18,13 @@ from ...learning.analysis import Target
 from ...learning.checkpoints import Epoch
 from ...learning.context import TaskContext
 from ...learning.core import Core
+from ...learning.distillation import make_matching_loss
 from ...learning.growth import commit_into, grow, widen
 from ...learning.method import Learned, Method
 from ...learning.recipe import Recipe
 from ...options import (
     Description,
+    NonNegativeInt,
     PositiveFloat,
     PositiveFraction,
     PositiveInt,
@@ -126,6 +128,11 @@ class SPACE(Method):
     shrinkage: bool = option(
         default=True, help="shrink covariances towards their diagonals, the more the fewer independent samples there are"
     )
+    distill_below: NonNegativeInt = option(
+        default=5000,
+        help="number of training examples below which the pruned network is retrained to answer as the full one does, on "
+        "mixtures of examples, instead of on labels; 0: never (the paper)",
+    )
     trainable_fraction: PositiveFraction = option(
         default=1.0, help="fraction of each layer's free channels that a task is trained with"
     )
@@ -145,7 +152,13 @@ class SPACE(Method):
         default=1.5, help="factor by which every layer grows with on_full=grow"
     )
 
-    former_values: ClassVar[Mapping[str, Any]] = {"tolerance": None, "size": None, "reuse": "all", "shrinkage": False}
+    former_values: ClassVar[Mapping[str, Any]] = {
+        "tolerance": None,
+        "size": None,
+        "reuse": "all",
+        "shrinkage": False,
+        "distill_below": 0,
+    }
     renamed_options: ClassVar[Mapping[str, str]] = {"offer": "trainable_fraction"}
     offer = renamed("offer", "trainable_fraction")
 
@@ -205,7 +218,7 @@ class SPACE(Method):
         small = search.narrow(choice.units)
         predicted = search.held_out.compare(small)
         seconds = {"analyse": time.perf_counter() - started}
-        history += self._retrain(wide, small, choice.units, task)
+        history += self._retrain(wide, small, choice.units, task, network)
         reached = search.held_out.compare(small)
         core = commit_into(core, wide, core.blueprint.extract_tensors(small), choice.units)
         target = Target(
@@ -273,8 +286,9 @@ class SPACE(Method):
             units[free[: math.ceil(self.trainable_fraction * len(free))]] = True
         return units
 
-    def _retrain(self, core: Core, network: nn.Module, units: Tensor, task: TaskContext) -> list[Epoch]:
-        """Train the narrowed network once more, the core frozen."""
+    def _retrain(self, core: Core, network: nn.Module, units: Tensor, task: TaskContext, full: nn.Module) -> list[Epoch]:
+        """Train the narrowed network once more, the core frozen. From few examples, it learns what the full one answers."""
+        trainer, recipe = task.trainer, task.trainer.recipe.for_retraining()
         frozen = core.channels.gather(core.frozen_positions(self.freeze), units)
-        recipe = task.trainer.recipe.for_retraining()
-        return task.trainer.fit(network, task.train, task.valid, phase="retrain", recipe=recipe, freeze=frozen)
+        make_loss = make_matching_loss(full, trainer) if len(task.train) < self.distill_below else None
+        return trainer.fit(network, task.train, task.valid, phase="retrain", recipe=recipe, freeze=frozen, make_loss=make_loss)

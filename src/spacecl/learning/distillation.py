@@ -1,0 +1,50 @@
+"""Learning from the answers of another network instead of from labels.
+
+With few examples, SPACE retrains a pruned network to answer as the full one does, on mixtures of examples. The full network has
+learned from the labels; what is left to do is to compute the same function with fewer filters. Its answers say more than labels
+do, and they can be had for any input, so mixtures of two examples are as good as new ones (Beyer et al. 2022). Mixing needs no
+knowledge of the data, unlike mirroring or shifting.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..structure.calling import call_model
+from ..structure.memory_format import run_model, set_memory_format
+from .trainer import Loss, MakeLoss, Trainer
+
+_TEMPERATURE = 2.0
+
+
+def make_matching_loss(full: nn.Module, trainer: Trainer) -> MakeLoss:
+    """A loss that compares a network's answers with those of the full one, on random mixtures of the inputs of a batch."""
+
+    def make_loss(_: nn.Module) -> Loss:
+        set_memory_format(full.to(trainer.fabric.device), trainer.channels_last).eval()
+        return loss
+
+    def loss(wrapped: nn.Module, x: Tensor, _: Tensor) -> Tensor:
+        x = mix_examples(x)
+        with torch.no_grad():
+            answers = run_model(full, x, trainer.channels_last)
+        return _TEMPERATURE**2 * distillation_loss(call_model(wrapped, x), answers, _TEMPERATURE)
+
+    return make_loss
+
+
+def mix_examples(x: Tensor) -> Tensor:
+    """Mix every example of a batch with another at random. Integers, such as tokens, cannot be mixed, and stay as they are."""
+    if not x.is_floating_point():
+        return x
+    shares = torch.rand(len(x), *[1] * (x.dim() - 1), device=x.device, dtype=x.dtype)
+    others = x[torch.randperm(len(x), device=x.device)]
+    return torch.lerp(others, x, shares)
+
+
+def distillation_loss(outputs: Tensor, targets: Tensor, temperature: float) -> Tensor:
+    """The mean Kullback-Leibler divergence between softened probabilities of logits and of another network's logits."""
+    log_outputs, log_targets = (F.log_softmax(logits.float() / temperature, 1) for logits in (outputs, targets))
+    return F.kl_div(log_outputs, log_targets, reduction="batchmean", log_target=True)
