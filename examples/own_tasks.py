@@ -3,7 +3,8 @@
     spacecl run examples/own_tasks.py --model examples/own_tasks.py:network
 
 `tasks()` returns a list of `spacecl.Task`, each with test data. `network()` returns a model for their inputs. Data can be a
-pair of tensors, `spacecl.Images`, a `Dataset` or a `DataLoader`. This example uses scikit-learn's handwritten digits.
+pair of tensors, `spacecl.Images`, a dataset or a `DataLoader`: see docs/data.md. This example uses scikit-learn's handwritten
+digits.
 """
 
 import torch

@@ -317,6 +317,30 @@ FAMILIES = {  # name -> (model, example input, shared layers)
 }
 
 
+WORDS, LENGTH = 20, 5  # of captions
+
+
+class Captioned(nn.Module):
+    """Reads a picture's features and the masked words of its caption."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.pixels = nn.Embedding(WORDS, 12), nn.Linear(6, 12)
+        self.norm, self.mix, self.head = nn.BatchNorm1d(24), nn.Linear(24, 40), nn.Linear(40, 3)
+
+    def forward(self, pixels: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
+        caption = (self.words(ids) * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
+        both = torch.cat([torch.relu(self.pixels(pixels)), caption], 1)
+        return self.head(torch.relu(self.mix(self.norm(both))))
+
+
+CAPTIONED = {
+    "pixels": torch.zeros(1, 6),
+    "ids": torch.ones(1, LENGTH, dtype=torch.int64),
+    "mask": torch.ones(1, LENGTH, dtype=torch.int64),
+}
+
+
 def tasks(example: Tensor, count: int = 3, examples: int = 90, seed: int = 0) -> list[tuple[Tensor, Tensor]]:
     """Small tasks that can be learned: the labels of each follow its own random direction."""
     generator = torch.Generator().manual_seed(seed)

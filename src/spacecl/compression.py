@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from .data.task import Source, Task
 from .learner import Learner
@@ -16,6 +16,7 @@ from .learning.recipe import Recipe
 from .learning.record import TaskRecord
 from .methods.space import SPACE
 from .progress import Progress
+from .structure.calling import Inputs
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -26,7 +27,7 @@ def compress(
     data: Source,
     variance: float | Mapping[str, float] | None = None,
     *,
-    example_input: Tensor,
+    example_input: Inputs,
     valid: Source | None = None,
     recipe: Recipe | None = None,
     head: str | None = None,

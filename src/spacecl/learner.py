@@ -17,7 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from . import store
-from .data.task import CLASSES, Source, Task
+from .data.inputs import Keys
+from .data.query_inputs import Query
+from .data.task import CLASSES, Source, Task, check_reading
 from .data.task import INFER as INFER
 from .data.task_data import Data, prepare_data
 from .errors import ConfigError, DataError, SpaceError, SpaceWarning, StoreError, TaskError, renamed
@@ -39,7 +41,9 @@ from .options import add_former_values
 from .os_errors import file_errors
 from .progress import Progress
 from .seeds import task_seed, use_seed
+from .structure.auxiliary import without_auxiliary_layers
 from .structure.blueprint import rebuild, repeat_to_shape
+from .structure.calling import Inputs, count_rows
 from .structure.validate import check_model, validate_model
 from .validation import check_flag, check_path, is_integer, show
 
@@ -71,7 +75,7 @@ class Learner:
         model: nn.Module,
         method: Method | None = None,
         *,
-        example_input: Tensor,
+        example_input: Inputs,
         head: str | None = None,
         shared: Sequence[str] = (),
         seed: int = 0,
@@ -84,7 +88,8 @@ class Learner:
         ----------
         model : a classifier that ends in a `torch.nn.Linear`
         method : how tasks are learned, by default `SPACE()`
-        example_input : a batch of one or more inputs, on which the model is traced
+        example_input : a batch of one or more inputs, on which the model is traced. For a model with several inputs, a tuple of
+            them in the order of `forward()`, or a dictionary by the names of its arguments
         head : dotted name of the classifier layer, by default the Linear layer whose output the model returns; each task
             gets one of its own
         shared : layers, by name or pattern, that all tasks share at full width. They are learned with the first task and
@@ -197,8 +202,8 @@ class Learner:
         return channels.widths(channels.all_units())
 
     @property
-    def example(self) -> Tensor:
-        """One input of the shape that the network takes."""
+    def example(self) -> Inputs:
+        """One input of the shape that the network takes; a tuple or a dictionary if it takes several."""
         return self.core.blueprint.example
 
     @property
@@ -301,18 +306,22 @@ class Learner:
         """Queries of the present state; what is learned meanwhile does not change it."""
         return Queries(self._state, self.fabric.device, self.channels_last)
 
-    def logits(self, x: Tensor, task: str) -> Tensor:
-        """The outputs of a task's network before softmax, of shape (rows, classes)."""
+    def logits(self, x: Query, task: str) -> Tensor:
+        """The outputs of a task's network before softmax, of shape (rows, classes).
+
+        `x` has tensors or NumPy arrays, or is a DataLoader of batches, whose labels are ignored. For a task that was taught
+        with `Images`, it may be a list of PIL images or an array of bytes, which become inputs as the task's own did.
+        """
         return self._queries.logits(x, task)
 
     @overload
-    def predict(self, x: Tensor, task: Literal["infer"], *, together: bool = False) -> Inferred: ...  # type: ignore[overload-overlap]
+    def predict(self, x: Query, task: Literal["infer"], *, together: bool = False) -> Inferred: ...  # type: ignore[overload-overlap]
 
     @overload
-    def predict(self, x: Tensor, task: str | Sequence[str] | None = None, *, together: bool = False) -> Tensor: ...
+    def predict(self, x: Query, task: str | Sequence[str] | None = None, *, together: bool = False) -> Tensor: ...
 
-    def predict(self, x: Tensor, task: str | Sequence[str] | None = None, *, together: bool = False) -> Tensor | Inferred:
-        """The labels of some inputs, all of one task or with one task's name per row.
+    def predict(self, x: Query, task: str | Sequence[str] | None = None, *, together: bool = False) -> Tensor | Inferred:
+        """The labels of some inputs, as `logits` takes them, all of one task or with one task's name per row.
 
         `task="infer"` infers the task of every row, or with `together` one task for all rows, which is far more reliable. It
         returns the labels with the tasks and the confidence in them. Tasks are never inferred unless you say so.
@@ -326,20 +335,20 @@ class Learner:
         if not isinstance(task, (str, Sequence, np.ndarray)) or getattr(task, "ndim", 1) != 1:
             raise TaskError(f'Which task? Give its name, one name per row, or task="infer" to infer it. {state.list_tasks()}')
         if infer:
+            x = queries.read(x, "identify()")
             identified = queries.identify(x, together)
             return Inferred(queries.labels(x, identified.tasks), identified.tasks, identified.confidence)
         if isinstance(task, str):
             return queries.logits(x, task).argmax(1)
-        queries.check_input(x, "Mixed tasks")
-        names = list(task)
-        if len(names) != len(x):
-            raise TaskError(f"{len(names)} task names for {len(x)} rows; give one name, or one per row.")
+        x, names = queries.read(x, "Mixed tasks"), list(task)
+        if len(names) != count_rows(x):
+            raise TaskError(f"{len(names)} task names for {count_rows(x)} rows; give one name, or one per row.")
         unknown = [f"row {row}: {show(n)}" for row, n in enumerate(names) if not isinstance(n, str) or n not in state.records]
         if unknown:
             raise TaskError(f"No such task: {', '.join(unknown[:5])}. {state.list_tasks()}")
         return queries.labels(x, names)
 
-    def identify(self, x: Tensor, *, together: bool = False) -> Identified:
+    def identify(self, x: Query, *, together: bool = False) -> Identified:
         """Infer which task each row belongs to, by what the tasks' own inputs were like; with `together`, one for all rows.
 
         A row that is unlike the inputs of all tasks, such as a blank image or one of another scale, belongs to none (None);
@@ -350,9 +359,10 @@ class Learner:
         rows `together` are not.
         """
         check_flag("together", together)
-        return self._queries.identify(x, together)
+        queries = self._queries
+        return queries.identify(queries.read(x, "identify()"), together)
 
-    def task_scores(self, x: Tensor, task: str | None = None) -> Tensor:
+    def task_scores(self, x: Query, task: str | None = None) -> Tensor:
         """How well inputs fit those that a task was learned from, a number for each row; higher is better.
 
         Without a task's name, there is a column for every task. Scores of different tasks can be compared with each other:
@@ -360,7 +370,7 @@ class Learner:
         """
         return self._queries.task_scores(x, task)
 
-    def accepts(self, x: Tensor, task: str) -> Tensor:
+    def accepts(self, x: Query, task: str) -> Tensor:
         """Whether inputs are like those that a task was learned from, for each row.
 
         The bounds come from the task's validation data: about 99 of 100 of its own inputs are accepted. A task that version
@@ -373,16 +383,31 @@ class Learner:
         state = self._state
         return bool(state.core.tasks[state.number(task)].signature)
 
-    def evaluate(self, data: Source, task: str) -> float:
-        """The accuracy of a task's network on some labelled data, from 0 to 1."""
-        state = self._state
-        network, checked = state.network(task, self.fabric.device), Data(data, f"Task {task!r}, data")
+    def evaluate(
+        self,
+        data: Source,
+        task: str,
+        *,
+        keys: Keys | None = None,
+        collate: Callable[[list[Any]], Any] | None = None,
+        num_workers: int = 0,
+    ) -> float:
+        """The accuracy of a task's network on some labelled data, from 0 to 1.
+
+        Data, `keys` and `collate` are those of a `Task`, and `num_workers` that of a `Recipe`. In a pair `(x, y)`, `x` is what
+        `logits` takes.
+        """
+        queries, what = self._queries, f"Task {task!r}, data"
+        network, record = queries.state.network(task, self.fabric.device), queries.state.records[task]
+        check_reading(keys, collate, what)
+        if not is_integer(num_workers) or num_workers < 0:
+            raise ConfigError(f"num_workers={show(num_workers)} must be a number of processes, 0 or more.")
+        if isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], (list, np.ndarray)):
+            data = queries.read(data[0], what, [task]), data[1]
+        checked = Data(data, what, keys, collate)
+        checked.workers = int(num_workers)
         with use_seed(self.seed):
-            largest, classes = checked.check(state.core.blueprint.example, least=1), state.records[task].classes
-            if largest >= classes:
-                raise DataError(
-                    f"Task {task!r}, data: the label {largest} is outside its {classes} classes, 0 to {classes - 1}."
-                )
+            checked.check(queries.state.core.blueprint.example, least=1, classes=record.classes)
             return evaluate(network, checked, self.fabric, self.channels_last)
 
     def subnet(self, task: str) -> nn.Module:
@@ -398,7 +423,7 @@ class Learner:
         *,
         format: str | None = None,
         fold: bool = True,
-        int8: Tensor | None = None,
+        int8: Query | None = None,
     ) -> ExportInfo:
         """Write a task's small network to a file for other programs, and return a description of it.
 
@@ -421,11 +446,10 @@ class Learner:
             "widths": dict(record.widths),
             "pictures": record.pictures,
         }
-        if int8 is not None:
-            self._queries.check_input(int8, "int8, the calibration inputs")
-            if not len(int8):
-                raise DataError("int8, the calibration inputs: there are none.")
-        return export_network(module, state.core.blueprint.example, file, about, format=format, fold=fold, int8=int8)
+        inputs = None if int8 is None else self._queries.read(int8, "int8, the calibration inputs", [task])
+        if inputs is not None and not count_rows(inputs):
+            raise DataError("int8, the calibration inputs: there are none.")
+        return export_network(module, state.core.blueprint.example, file, about, format=format, fold=fold, int8=inputs)
 
     def digests(self) -> dict[str, str]:
         """Every task's digest, computed from the present bits of its network."""
@@ -471,6 +495,7 @@ class Learner:
         check_flag("verify", verify)
         check_model(model)
         body, files = store.load(folder, SavedLearner)
+        model = without_auxiliary_layers(model, example_input(files, folder))
         compare_tensors(body.tensors, model, folder)
         method = _make_method(body, None, folder) if method is None else method
         _check_method(method)

@@ -18,13 +18,21 @@ def task_seed(seed: int, number: int) -> int:
 @contextmanager
 def use_seed(seed: int) -> Iterator[None]:
     """Seed every generator that training may use, and restore their states at the end."""
-    states = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), use_cpu_seed(seed):
         torch.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed % 2**32)
-        try:
-            yield
-        finally:
-            random.setstate(states[0])
-            np.random.set_state(states[1])
+        yield
+
+
+@contextmanager
+def use_cpu_seed(seed: int) -> Iterator[None]:
+    """Seed the generators that reading an example may use, and restore their states; cheap, and safe in forked processes."""
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])

@@ -8,7 +8,7 @@ import torch
 
 from spacecl import DataError, Images, Learner, Recipe, Task
 from spacecl.data.images import augment, compute_statistics, preprocess
-from spacecl.data.task_data import fingerprint, prepare_data
+from spacecl.data.task_data import Data, fingerprint, prepare_data
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (50, 3, 6, 6), dtype=np.uint8)
 LABELS = np.arange(50) % 2
@@ -131,11 +131,11 @@ def test_other_pixels_labels_or_orders_of_pixels_have_another_fingerprint():
     changed = PIXELS.copy()
     changed[0] ^= 1
     fingerprints = {
-        fingerprint(Images(PIXELS, LABELS, **options)),
-        fingerprint(Images(changed, LABELS, **options)),
-        fingerprint(Images(PIXELS, 1 - LABELS, **options)),
-        fingerprint(Images(PIXELS, LABELS, **options, order=torch.arange(108))),
-        fingerprint(Images(PIXELS, LABELS, **options, order=torch.arange(108).flip(0))),
+        fingerprint(Data(Images(PIXELS, LABELS, **options), "images")),
+        fingerprint(Data(Images(changed, LABELS, **options), "images")),
+        fingerprint(Data(Images(PIXELS, 1 - LABELS, **options), "images")),
+        fingerprint(Data(Images(PIXELS, LABELS, **options, order=torch.arange(108)), "images")),
+        fingerprint(Data(Images(PIXELS, LABELS, **options, order=torch.arange(108).flip(0)), "images")),
     }
     assert len(fingerprints) == 5
 

@@ -80,7 +80,7 @@ def test_another_head_with_a_matching_digest_is_found_by_the_runs_own_record(run
 def _network(run):
     from spacecl.runs.config import Config
 
-    return Config.from_json(json.loads((run / "config.json").read_text())).make_model((64,), 10)
+    return Config.from_json(json.loads((run / "config.json").read_text())).make_model(torch.zeros(1, 64), 10)
 
 
 def test_a_damaged_file_is_reported_for_its_task(run, capsys):

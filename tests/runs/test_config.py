@@ -350,11 +350,11 @@ def test_models_come_from_modules_and_files_without_the_layer_names_of_presets(t
     file = tmp_path / "net.py"
     file.write_text("import torch\ndef make():\n    return torch.nn.Linear(4, 3)\n")
     settings = resolve({"benchmark": "split-cifar10", "model": f"{file}:make", "recipe": "paper"})
-    assert isinstance(settings.make_model((3, 32, 32), 2), torch.nn.Linear)
+    assert isinstance(settings.make_model(torch.zeros(1, 3, 32, 32), 2), torch.nn.Linear)
     assert settings.options["variance"] == 0.95
     (tmp_path / "net_module_of_test_config.py").write_text(file.read_text())
     monkeypatch.syspath_prepend(tmp_path)
-    assert isinstance(resolve_digits(model="net_module_of_test_config:make").make_model((4,), 3), torch.nn.Linear)
+    assert isinstance(resolve_digits(model="net_module_of_test_config:make").make_model(torch.zeros(1, 4), 3), torch.nn.Linear)
     with pytest.raises(ConfigError, match=r"has no function other\(\)"):
         resolve_digits(model=f"{file}:other")
 
@@ -370,7 +370,7 @@ def test_what_a_users_file_raises_is_reported_with_its_line(tmp_path):
         ("needs", "TypeError: needs\\(\\) missing 1 required"),
     ):
         with pytest.raises(ConfigError, match=message):
-            resolve_digits(model=f"{file}:{name}").make_model((64,), 10)
+            resolve_digits(model=f"{file}:{name}").make_model(torch.zeros(1, 64), 10)
     file.write_text("def (:\n")
     with pytest.raises(ConfigError, match=r"net\.py cannot be loaded: SyntaxError: invalid syntax \(net\.py, line 1\)\.$"):
         resolve_digits(model=f"{file}:net")
@@ -397,7 +397,7 @@ def network():
         settings = resolve({"benchmark": name, "model": f"{name}:network", "seed": 5})
         with use_seed(settings.seed):
             assert load_stream(settings.benchmark)[0].name == "signs"
-            assert len(settings.make_model((4,), 2)) == 3
+            assert len(settings.make_model(torch.zeros(1, 4), 2)) == 3
     assert log.read_text() == "x"
     first = load_stream(str(file))[0].train[0]
     torch.manual_seed(7)

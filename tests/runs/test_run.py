@@ -12,6 +12,7 @@ from helpers import ROOT
 from run_helpers import OWN, drop_times, make_settings, quiet, read_journal
 
 from spacecl import ConfigError, DataError, Learner, TrainingError
+from spacecl.cli.main import main
 from spacecl.data.benchmarks.streams import load_stream
 from spacecl.runs import run
 from spacecl.runs.measure_run import measure_run
@@ -51,7 +52,7 @@ def test_a_run_leaves_the_documented_files_in_its_folder(finished):
 def test_the_result_agrees_with_the_learner_in_the_folder(finished):
     folder, result = finished
     chosen = make_settings()
-    model = chosen.make_model((64,), 10)
+    model = chosen.make_model(torch.zeros(1, 64), 10)
     learner = Learner.load(folder / "model", model)
     tasks = load_stream("permuted-digits", tasks=2)
     for number, (task, entry) in enumerate(zip(tasks, result["tasks"])):
@@ -233,3 +234,44 @@ def test_the_time_left_counts_every_phase_to_come_at_its_own_pace():
     overview.pace["retrain"] = 0.5
     overview.plan.pop("a: train")
     assert overview.estimate_seconds("a: retrain", 10) == 0.5 * (10 + 50) + 2 * 100
+
+
+SEVERAL_INPUTS = """
+import torch, spacecl, models
+
+def examples(rows, seed):
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(0, 20, (rows, 5), generator=generator)
+    pixels = torch.randn(rows, 6, generator=generator)
+    mask = (ids > 3).long()
+    return [
+        {"pixels": pixels[i], "ids": ids[i].tolist(), "mask": mask[i], "kind": int(pixels[i, 0] > 0), "name": f"row {i}"}
+        for i in range(rows)
+    ]
+
+def tasks():
+    keys = (("pixels", "ids", "mask"), "kind")
+    return [spacecl.Task(f"task {n}", examples(90, n), test=examples(30, 10 + n), keys=keys) for n in range(2)]
+
+def network():
+    return models.Captioned()
+"""
+
+
+def test_tasks_with_several_inputs_and_dictionaries_run_resume_and_export(tmp_path, capsys):
+    file = tmp_path / "mine.py"
+    file.write_text(SEVERAL_INPUTS)
+    command = ["run", str(file), "--model", f"{file}:network", "--epochs", "3", "--retrain-epochs", "1", "--quiet"]
+    out = ["--out", str(tmp_path / "run"), "--device", "cpu"]
+    assert main([*command, *out, "--set", "options.variance=0.8"]) == 0
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert [task["test"] for task in result["tasks"]] == [30, 30]
+    assert all(0 <= task["accuracy"] <= 1 and task["multiply_adds"] > 0 for task in result["tasks"])
+    assert result["inferred"] is not None
+    assert main(["export", str(tmp_path / "run"), "--all", "--trust-code", "--int8", "--calibrate", "train"]) == 0
+    index = json.loads((tmp_path / "run" / "export" / "index.json").read_text())
+    assert [entry["name"] for entry in index["tasks"][0]["inputs"]] == ["ids", "mask", "pixels"]
+    assert 0 <= index["tasks"][0]["accuracy"]["after"] <= 1
+    assert main(["verify", str(tmp_path / "run"), "--trust-code"]) == 0
+    assert main(["run", str(file), "--model", "mlp", *command[4:], "--out", str(tmp_path / "other")]) == 1
+    assert "The network mlp has one input, but the tasks have several" in capsys.readouterr().err

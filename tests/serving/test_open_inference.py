@@ -16,7 +16,7 @@ from spacecl.serving.open_inference import RequestError
 def parse(document, tail=b"", length=None, dtype="<f4", max_rows=10):
     body = json.dumps(document).encode()
     header = str(len(body)) if tail and length is None else length
-    return protocol.parse_request(body + tail, header, [2], np.dtype(dtype), ["logits", "label"], max_rows)
+    return protocol.parse_request(body + tail, header, {"input": np.zeros((1, 2), dtype)}, ["logits", "label"], max_rows)
 
 
 def make_document(**changes):
@@ -24,13 +24,13 @@ def make_document(**changes):
 
 
 def test_rows_are_read_flat_or_nested_and_in_other_precisions():
-    assert parse(make_document()).rows.tolist() == [[1, 2], [3, 4]]
-    assert parse(make_document(data=[[1, 2], [3, 4.5]])).rows.tolist() == [[1, 2], [3, 4.5]]
+    assert parse(make_document()).rows["input"].tolist() == [[1, 2], [3, 4]]
+    assert parse(make_document(data=[[1, 2], [3, 4.5]])).rows["input"].tolist() == [[1, 2], [3, 4.5]]
     tail = np.array([[1, 2], [3, 4]], "<f8").tobytes()
     request = parse(make_document(datatype="FP64", data=None, parameters={"binary_data_size": 32}), tail)
-    assert (request.rows.dtype, request.rows.tolist()) == (np.float32, [[1, 2], [3, 4]])
+    assert (request.rows["input"].dtype, request.rows["input"].tolist()) == (np.float32, [[1, 2], [3, 4]])
     integers = {"inputs": [{"name": "input", "datatype": "INT32", "shape": [1, 2], "data": [5, 6]}]}
-    assert parse(integers, dtype="<i8").rows.dtype == np.int64
+    assert parse(integers, dtype="<i8").rows["input"].dtype == np.int64
 
 
 @pytest.mark.parametrize("length", ["0" * 5000 + "5", "1" * 5000, "-1", "1_0", "\u0664"])
@@ -41,7 +41,7 @@ def test_a_header_that_is_not_a_length_is_refused(length):
 
 def test_integers_out_of_the_models_range_are_refused():
     head = {"inputs": [{"name": "input", "datatype": "INT64", "shape": [1, 2], "parameters": {"binary_data_size": 16}}]}
-    assert parse(head, np.array([1, -1], "<i8").tobytes(), dtype="<i4").rows.tolist() == [[1, -1]]
+    assert parse(head, np.array([1, -1], "<i8").tobytes(), dtype="<i4").rows["input"].tolist() == [[1, -1]]
     with pytest.raises(RequestError, match="out of the range of INT32"):
         parse(head, np.array([1, 2**32 + 1], "<i8").tobytes(), dtype="<i4")
 
@@ -50,7 +50,7 @@ def test_binary_values_beyond_the_models_precision_become_infinite_without_a_war
     head = {"inputs": [{"name": "input", "datatype": "FP64", "shape": [1, 2], "parameters": {"binary_data_size": 16}}]}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert parse(head, np.array([1, 1e300], "<f8").tobytes()).rows.tolist() == [[1, np.inf]]
+        assert parse(head, np.array([1, 1e300], "<f8").tobytes()).rows["input"].tolist() == [[1, np.inf]]
 
 
 def test_data_after_the_end_of_a_compressed_body_is_refused():
@@ -117,3 +117,35 @@ def test_outputs_are_all_or_the_requested_ones_as_json_or_binary():
 def test_requests_that_do_not_fit_are_refused_with_what_would(document, reason):
     with pytest.raises(RequestError, match=reason):
         parse(document)
+
+
+def parse_two(*entries, tail=b""):
+    body = json.dumps({"inputs": entries}).encode()
+    expected = {"ids": np.zeros((1, 3), "<i8"), "mask": np.zeros((1, 3), "?")}
+    return protocol.parse_request(body + tail, str(len(body)) if tail else None, expected, ["logits"], 10).rows
+
+
+def test_several_inputs_are_read_by_name_in_any_order_and_with_binary_data_one_after_another():
+    ids = {"name": "ids", "datatype": "INT32", "shape": [2, 3], "data": [1, 2, 3, 4, 5, 6]}
+    mask = {"name": "mask", "datatype": "BOOL", "shape": [2, 3], "data": [True, False, True] * 2}
+    expected = {"ids": [[1, 2, 3], [4, 5, 6]], "mask": [[True, False, True]] * 2}
+    assert {name: rows.tolist() for name, rows in parse_two(mask, ids).items()} == expected
+    arrays = np.array(expected["mask"]), np.array(expected["ids"], "<i4")
+    binary = [
+        {**{key: entry[key] for key in ("name", "datatype", "shape")}, "parameters": {"binary_data_size": array.nbytes}}
+        for entry, array in zip((mask, ids), arrays)
+    ]
+    rows = parse_two(*binary, tail=b"".join(array.tobytes() for array in arrays))
+    assert {name: values.tolist() for name, values in rows.items()} == expected
+    rows = parse_two(ids, binary[0], tail=arrays[0].tobytes())
+    assert {name: values.tolist() for name, values in rows.items()} == expected
+    for entries, tail, message in (
+        ([ids], b"", "must be a list with 2 entries, named 'ids', 'mask'"),
+        ([ids, ids], b"", "the inputs are ids, mask, each once"),
+        ([ids, {**mask, "shape": [1, 3], "data": [True] * 3}], b"", "different numbers of rows"),
+        ([ids, {**mask, "data": [1] * 6}], b"", '"data" must have 6 numbers'),
+        (binary, arrays[0].tobytes(), "bytes"),
+        (binary, b"".join(array.tobytes() for array in arrays) + b"x", "and 25 follow the JSON"),
+    ):
+        with pytest.raises(RequestError, match=message):
+            parse_two(*entries, tail=tail)

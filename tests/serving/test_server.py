@@ -208,3 +208,26 @@ def test_load_from_another_process_is_served_without_an_error(server):
     result = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout)
     assert result["wrong"] == 0
     assert result["requests_per_second"] > 20
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_a_model_with_several_inputs_is_served_by_their_names(binary):
+    x = {"pixels": torch.randn(60, 6), "ids": torch.randint(0, 20, (60, 5)), "mask": torch.ones(60, 5, dtype=torch.int64)}
+    learner = Learner(models.Captioned(), SPACE(variance=0.8), example_input=models.CAPTIONED)
+    learner.learn(Task("captions", (x, (x["pixels"][:, 0] > 0).long())), QUICK)
+    with run_in_thread(learner) as (port, _):
+        metadata = make_client(port).get_model_metadata("captions")
+        assert {entry["name"]: (entry["datatype"], entry["shape"]) for entry in metadata["inputs"]} == {
+            "ids": ("INT64", [-1, 5]),
+            "mask": ("INT64", [-1, 5]),
+            "pixels": ("FP32", [-1, 6]),
+        }
+        inputs = []
+        for name, tensor in x.items():
+            inputs.append(triton.InferInput(name, list(tensor.shape), "FP32" if name == "pixels" else "INT64"))
+            inputs[-1].set_data_from_numpy(tensor.numpy(), binary_data=binary)
+        response = make_client(port).infer("captions", inputs)
+        assert np.abs(response.as_numpy("logits") - learner.logits(x, "captions").numpy()).max() < 1e-5
+        assert make_client(port).infer("any-task", inputs).as_numpy("label").shape == (60,)
+        status, _, body = fetch(port, "/v2/models/captions/infer", make_body([0.0] * 6))
+        assert (status, "3 entries, named 'ids', 'mask', 'pixels'" in body.decode()) == (400, True)

@@ -371,3 +371,19 @@ def test_validation_notices_a_wrong_tie():
     owner = channels.dims["conv2.weight"][1]
     owner[[0, 7]] = owner[[7, 0]]
     assert "by their number" in _Probe(model, IMAGE, channels).compare(keep, [0])
+
+
+class LastStep(nn.Module):
+    """As BART: the step at which a sequence ends is chosen by a mask, so that sizes depend on values."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.fc = nn.Embedding(20, 10), nn.Linear(10, 3)
+
+    def forward(self, x):
+        ends = F.relu(self.embed(x))[x == 2]
+        return self.fc(ends.view(len(x), -1, ends.shape[1])[:, -1])
+
+
+def test_steps_may_be_selected_by_a_mask():
+    assert find_groups(LastStep(), torch.tensor([[5, 2, 7]])) == {("embed",): 10}

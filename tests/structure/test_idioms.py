@@ -332,14 +332,6 @@ SUPPORTED = {  # name: (model, example, options, groups that it should have)
         {},
         {("a",): 8, ("b",): 9},
     ),
-    "the step at which a sequence ends": (
-        lambda: Custom(
-            lambda m, x: m.fc(F.relu(m.a(x)[x == 2].view(len(x), -1, 10)[:, -1])), a=nn.Embedding(20, 10), fc=linear(10, 3)
-        ),
-        torch.tensor([[5, 2, 7]]),
-        {},
-        {("a",): 10},
-    ),
     "without autocast": (
         lambda: Custom(full_precision, a=linear(), fc=linear(10, 3)),
         VECTOR,

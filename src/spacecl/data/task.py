@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -11,14 +11,17 @@ from typing import Any, Final
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from ..errors import DataError, TaskError
+from ..errors import ConfigError, DataError, TaskError
+from ..structure.calling import Inputs
 from ..validation import find_name_problem, is_integer, show
+from .datasets import Indexed
 from .images import Images
+from .inputs import Keys
 
 INFER: Final = "infer"  # in place of a task's name: infer which task an input belongs to
 CLASSES = 1_000_000  # the most that a task may have: each is a row of its head
-Source = tuple[Any, Any] | Images | Dataset | DataLoader
-Batch = tuple[Tensor, Tensor]
+Source = tuple[Any, Any] | Mapping[str, Any] | Images | Dataset | Indexed | DataLoader
+Batch = tuple[Inputs, Tensor]
 
 
 def check_name(name: Any) -> None:
@@ -34,8 +37,9 @@ def check_name(name: Any) -> None:
 class Task:
     """One classification task: a name, training data and validation data.
 
-    Data is a pair `(x, y)` of tensors or arrays, `Images`, a `Dataset` of pairs, or a `DataLoader` of batches of pairs.
-    Labels are integers from 0.
+    Data is a pair `(x, y)` of tensors or arrays, `Images`, a dataset of pairs, or a `DataLoader` of batches of pairs. A dataset
+    is anything with a length and examples by number. For a model with several inputs, `x` is a tuple or a dictionary of them.
+    In place of a pair there may be a dictionary: see `keys`. Labels are integers from 0. docs/data.md has examples.
 
     Parameters
     ----------
@@ -44,6 +48,12 @@ class Task:
     valid : validation data. Default: a tenth of `train`, which is then not trained on.
     classes : the number of classes, or their names. Default: the largest label plus one.
     test : test data for evaluation. Learning never uses it.
+    keys : the entries of a dictionary that are the inputs and the target, such as `("pixel_values", "label")`; several inputs
+        are a tuple of names, and go to the model by name. Not needed for two entries, one of which is named label, labels,
+        target or targets.
+    collate : a function from a list of examples of a dataset to a batch, in place of stacking them.
+    valid_transform : what to use in place of the dataset's attribute `transform` in the validation data that are split off
+        `train`: training transforms are random, and validation should not be.
 
     >>> import torch
     >>> x, y = torch.randn(100, 8), torch.arange(100) % 3
@@ -56,9 +66,18 @@ class Task:
     valid: Source | None = None
     classes: int | Sequence[str] | None = None
     test: Source | None = None
+    keys: Keys | None = None
+    collate: Callable[[list[Any]], Any] | None = None
+    valid_transform: Callable[[Any], Any] | None = None
 
     def __post_init__(self) -> None:
         check_name(self.name)
+        check_reading(self.keys, self.collate, f"Task {self.name!r}")
+        if self.valid_transform is not None and (self.valid is not None or not callable(self.valid_transform)):
+            raise ConfigError(
+                f"Task {self.name!r}: valid_transform is a function for validation data that are split off the training data. "
+                "Give it, or validation data with valid=..., whose own transform is used."
+            )
         if self.classes is not None and not is_integer(self.classes):
             object.__setattr__(self, "classes", check_class_names(self.classes, self.name))
         count = self.class_count(0)
@@ -75,6 +94,20 @@ class Task:
         if self.classes is None:
             return largest + 1
         return len(self.classes) if isinstance(self.classes, Sequence) else int(self.classes)
+
+
+def check_reading(keys: Any, collate: Any, what: str) -> None:
+    """Raise an error unless keys and a collate function are of the right form."""
+    if keys is not None:
+        parts = list(keys) if isinstance(keys, (tuple, list)) else []
+        names = [*(parts[0] if len(parts) == 2 and isinstance(parts[0], (tuple, list)) else parts[:1]), *parts[1:]]
+        if len(parts) != 2 or len(names) < 2 or not all(isinstance(name, str) for name in names):
+            raise ConfigError(
+                f"{what}: keys={show(keys)} must name the inputs and the target, such as ('image', 'label') or "
+                "(('ids', 'mask'), 'label')."
+            )
+    if collate is not None and not callable(collate):
+        raise ConfigError(f"{what}: collate={show(collate)} must be a function from a list of examples to a batch.")
 
 
 def check_class_names(classes: Any, task: str) -> tuple[str, ...]:

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from .. import disk
 from ..errors import ConfigError
 from ..structure.blueprint import named_tensors, random_inputs
+from ..structure.calling import Inputs, call_model, map_tensors, name_tensors
 from .fold_batchnorm import fold_batchnorm
-from .formats import INPUT as INPUT
 from .formats import OUTPUT, WRITERS, quantize
 from .formats import NetworkInfo as NetworkInfo
 from .formats import open_session as open_session
@@ -43,7 +43,8 @@ class AccuracyInfo(TypedDict):
 class ExportInfo(NetworkInfo, total=False):
     """An exported file, as `index.json` lists it. The last three keys are only there for int8 files of runs."""
 
-    input: TensorInfo
+    inputs: list[TensorInfo]
+    input: TensorInfo  # if there is one
     output: TensorInfo
     folded: dict[str, str]  # batch norm -> the layer that it was folded into
     parameters: int
@@ -59,13 +60,13 @@ class ExportInfo(NetworkInfo, total=False):
 
 def export_network(
     module: nn.Module,
-    example: Tensor,
+    example: Inputs,
     file: str | os.PathLike[str],
     about: NetworkInfo,
     *,
     format: str | None = None,
     fold: bool = True,
-    int8: Tensor | None = None,
+    int8: Inputs | None = None,
 ) -> ExportInfo:
     """Write a network in eval mode to a file, and return a description of it that can be stored as JSON.
 
@@ -92,16 +93,17 @@ def export_network(
     network.requires_grad_(False)
     probe = random_inputs(example, 3)  # several rows, so that the number of rows is not fixed by accident
     with torch.no_grad():
-        expected = network(probe)
+        expected = call_model(network, probe)
     data = WRITERS[kind](network, probe, expected, about)
     if int8 is not None:
-        data = quantize(data, int8.numpy())
+        data = quantize(data, map_tensors(lambda x: x.to(expected.dtype) if x.is_floating_point() else x, int8))
     disk.make_folder(path.parent)
     disk.write_file(path, data)
+    inputs = [_describe_tensor(name, tensor) for name, tensor in name_tensors(example).items()]
     info: ExportInfo = {
         **about,
-        "input": {"name": INPUT, "dtype": _name_dtype(example), "shape": [None, *example.shape[1:]]},
-        "output": {"name": OUTPUT, "dtype": _name_dtype(expected), "shape": [None, *expected.shape[1:]]},
+        "inputs": inputs,
+        "output": _describe_tensor(OUTPUT, expected),
         "folded": layers,
         "parameters": sum(parameter.numel() for parameter in network.parameters()),
         "int8": int8 is not None,
@@ -110,6 +112,8 @@ def export_network(
         "bytes": len(data),
         "sha256": hashlib.sha256(data).hexdigest(),
     }
+    if len(inputs) == 1:
+        info["input"] = inputs[0]
     if kind == "safetensors":
         _write_description(path.with_suffix(".json"), network, info)
     return info
@@ -148,5 +152,5 @@ def write_index(folder: Path, entries: Sequence[ExportInfo]) -> Path:
     return file
 
 
-def _name_dtype(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
+def _describe_tensor(name: str, tensor: Tensor) -> TensorInfo:
+    return {"name": name, "dtype": str(tensor.dtype).removeprefix("torch."), "shape": [None, *tensor.shape[1:]]}

@@ -6,17 +6,18 @@ import copy
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
 from ..structure.blueprint import random_inputs
+from ..structure.calling import Inputs, call_model
 from ..structure.graph import export_graph, layers_of, module_of
 from ..structure.validate import is_close
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
-def fold_batchnorm(module: nn.Module, example: Tensor) -> tuple[nn.Module, dict[str, str]]:
+def fold_batchnorm(module: nn.Module, example: Inputs) -> tuple[nn.Module, dict[str, str]]:
     """Copy a network in eval mode with its batch norms folded where possible.
 
     Returns the copy, and the layer that each norm was folded into. A norm can be folded if it alone reads the output of a
@@ -39,7 +40,7 @@ def fold_batchnorm(module: nn.Module, example: Tensor) -> tuple[nn.Module, dict[
     return network, layers
 
 
-def _find_pairs(module: nn.Module, example: Tensor) -> list[tuple[str, str]]:
+def _find_pairs(module: nn.Module, example: Inputs) -> list[tuple[str, str]]:
     """Find layers and the batch norms behind them, by their dotted names."""
     program = export_graph(module, example)
     names = program.graph_signature.inputs_to_parameters
@@ -72,11 +73,11 @@ def _add_affine(norm: Any) -> nn.Module:
     return result
 
 
-def _is_equal(module: nn.Module, other: nn.Module, example: Tensor) -> bool:
+def _is_equal(module: nn.Module, other: nn.Module, example: Inputs) -> bool:
     """Whether two networks compute the same, up to rounding."""
     x = random_inputs(example, 2)
     with torch.no_grad():
         try:
-            return is_close(other(x), module(x))
+            return is_close(call_model(other, x), call_model(module, x))
         except Exception:
             return False

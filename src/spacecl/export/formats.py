@@ -24,8 +24,9 @@ from torch import Tensor, nn
 from .. import disk
 from ..errors import ConfigError, DataError, SpaceError, first_line
 from ..structure.blueprint import named_tensors
+from ..structure.calling import Inputs, call_model, name_tensors, select_rows, split_rows, to_arguments
 
-INPUT, OUTPUT = "input", "logits"  # the names of a network's input and output, in files and on servers
+OUTPUT = "logits"  # the name of a network's output, in files and on servers
 TOLERANCE = 1e-4  # the largest difference between a file's output and PyTorch's
 _EMBEDDED = ("task", "classes", "digest", "widths", "pictures")  # what the files themselves say of the network
 
@@ -40,20 +41,28 @@ class NetworkInfo(TypedDict, total=False):
     pictures: Mapping[str, Any] | None  # how pictures become inputs; None if that is unknown
 
 
-def open_session(file: str | os.PathLike[str] | bytes) -> Callable[[Tensor], Tensor]:
+def open_session(file: str | os.PathLike[str] | bytes) -> Callable[[Inputs], Tensor]:
     """Open an ONNX file, or its content, as a function of inputs that onnxruntime computes."""
     runtime = _import_package("onnxruntime")
     model = file if isinstance(file, bytes) else os.fspath(file)
     session = runtime.InferenceSession(model, providers=["CPUExecutionProvider"])
-    return lambda x: torch.from_numpy(session.run([OUTPUT], {INPUT: x.cpu().numpy()})[0])
+    known = {entry.name for entry in session.get_inputs()}  # without inputs that the network does not read
+
+    def run(inputs: Inputs) -> Tensor:
+        arrays = {name: tensor.cpu().numpy() for name, tensor in name_tensors(inputs).items() if name in known}
+        return torch.from_numpy(session.run([OUTPUT], arrays)[0])
+
+    return run
 
 
-def _export_program(network: nn.Module, probe: Tensor) -> torch.export.ExportedProgram:
+def _export_program(network: nn.Module, probe: Inputs) -> torch.export.ExportedProgram:
     """Export the network's graph for any number of rows."""
-    rows, error = ({0: torch.export.Dim("batch", min=1)},), None
+    rows, error = {0: torch.export.Dim("batch", min=1)}, None
+    args, kwargs = to_arguments(probe)
+    shapes: Any = dict.fromkeys(kwargs, rows) if kwargs else (rows,) * len(args)
     for strict in (False, True):  # strict mode is slower, but also traces Python's len()
         try:
-            return torch.export.export(network, (probe,), dynamic_shapes=rows, strict=strict)
+            return torch.export.export(network, args, kwargs, dynamic_shapes=shapes, strict=strict)
         except Exception as failure:
             error = error or failure
     raise SpaceError(
@@ -63,13 +72,21 @@ def _export_program(network: nn.Module, probe: Tensor) -> torch.export.ExportedP
     ) from error
 
 
-def _to_onnx(network: nn.Module, probe: Tensor, expected: Tensor, about: NetworkInfo) -> bytes:
+def _name_inputs(program: torch.export.ExportedProgram, probe: Inputs) -> list[str]:
+    """The names of a program's inputs in its own order, in which torch.export may have put those with names."""
+    names = list(probe) if isinstance(probe, Mapping) else list(name_tensors(probe))
+    placeholders = [str(name) for name in program.graph_signature.user_inputs]
+    return placeholders if sorted(placeholders) == sorted(names) else names
+
+
+def _to_onnx(network: nn.Module, probe: Inputs, expected: Tensor, about: NetworkInfo) -> bytes:
     for package in ("onnx", "onnxscript", "onnxruntime"):
         _import_package(package)
     with _silence():
         program = _export_program(network, probe)
         try:
-            exported = torch.onnx.export(program, (), dynamo=True, verbose=False, input_names=[INPUT], output_names=[OUTPUT])
+            names = _name_inputs(program, probe)
+            exported = torch.onnx.export(program, (), dynamo=True, verbose=False, input_names=names, output_names=[OUTPUT])
         except Exception as error:
             raise SpaceError(
                 f"The network cannot be exported to ONNX: {type(error).__name__}: {first_line(error)}\n"
@@ -93,7 +110,7 @@ def _strip_metadata(proto: Any) -> None:
     graph.ClearField("value_info")
 
 
-def _to_program(network: nn.Module, probe: Tensor, expected: Tensor, about: NetworkInfo) -> bytes:
+def _to_program(network: nn.Module, probe: Inputs, expected: Tensor, about: NetworkInfo) -> bytes:
     with _silence():
         program = _export_program(network, probe)
         for node in program.graph.nodes:
@@ -101,16 +118,17 @@ def _to_program(network: nn.Module, probe: Tensor, expected: Tensor, about: Netw
         program.example_inputs = None
         buffer = io.BytesIO()
         torch.export.save(program, buffer, extra_files={"about.json": json.dumps(_select_embedded(about))})
-        _check_output(program.module(), probe, expected, "torch.export")
+        loaded = program.module()
+        _check_output(lambda inputs: call_model(loaded, inputs), probe, expected, "torch.export")
     return buffer.getvalue()
 
 
-def _to_safetensors(network: nn.Module, probe: Tensor, expected: Tensor, about: NetworkInfo) -> bytes:
+def _to_safetensors(network: nn.Module, probe: Inputs, expected: Tensor, about: NetworkInfo) -> bytes:
     tensors = {name: tensor.contiguous().clone() for name, tensor in named_tensors(network).items()}
     return safetensors.torch.save(tensors, {"task": str(about.get("task", "")), "digest": str(about.get("digest", ""))})
 
 
-WRITERS: dict[str, Callable[[nn.Module, Tensor, Tensor, NetworkInfo], bytes]] = {
+WRITERS: dict[str, Callable[[nn.Module, Inputs, Tensor, NetworkInfo], bytes]] = {
     "onnx": _to_onnx,
     "torch": _to_program,
     "safetensors": _to_safetensors,
@@ -122,17 +140,17 @@ def _select_embedded(about: NetworkInfo) -> dict[str, Any]:
     return {key: value for key in _EMBEDDED if (value := about.get(key)) is not None}
 
 
-def quantize(data: bytes, inputs: np.ndarray) -> bytes:
+def quantize(data: bytes, inputs: Inputs) -> bytes:
     """Turn the weights and activations of an ONNX model into int8, with ranges from a run on some inputs."""
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
     class Reader(CalibrationDataReader):
         def __init__(self) -> None:
-            self.batches: Iterator[np.ndarray] = iter(np.array_split(inputs, max(1, len(inputs) // 50)))
+            self.batches = split_rows(inputs, 50)
 
         def get_next(self) -> dict[str, np.ndarray] | None:  # type: ignore[override]
             batch = next(self.batches, None)
-            return None if batch is None else {INPUT: batch}
+            return None if batch is None else {name: tensor.cpu().numpy() for name, tensor in name_tensors(batch).items()}
 
     import onnx
 
@@ -150,10 +168,10 @@ def quantize(data: bytes, inputs: np.ndarray) -> bytes:
     return proto.SerializeToString()
 
 
-def _check_output(network: Callable[[Tensor], Tensor], probe: Tensor, expected: Tensor, runtime: str) -> None:
+def _check_output(network: Callable[[Inputs], Tensor], probe: Inputs, expected: Tensor, runtime: str) -> None:
     """Raise an error unless an exported network computes what PyTorch does, for all rows and for the first alone."""
-    for rows in (len(probe), 1):
-        output = network(probe[:rows])
+    for rows in (len(expected), 1):
+        output = network(select_rows(probe, slice(rows)))
         error = float((output - expected[:rows]).abs().max()) if output.shape == expected[:rows].shape else float("inf")
         if not error <= TOLERANCE * max(1.0, float(expected.abs().max())):
             raise SpaceError(f"The exported network does not compute what PyTorch does: {runtime} is off by {error:.2g}.")

@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import renamed
+from ..structure.calling import Inputs, count_rows, list_tensors
 from ..structure.channels import Tensors
 
 GRID = 4  # images are divided into GRID x GRID parts
@@ -124,38 +125,53 @@ class Signature:
         )
 
 
-def extract_features(x: Tensor) -> Tensor:
+def extract_features(inputs: Inputs) -> Tensor:
     """Reduce inputs to a few numbers each, in float64: colours and edges of an image's parts, a projection of other inputs.
+
+    The features of several inputs stand side by side.
 
     >>> for shape in ((2, 3, 32, 32), (2, 784), (2, 9)):
     ...     print(extract_features(torch.zeros(shape)).shape)
     torch.Size([2, 112])
     torch.Size([2, 128])
     torch.Size([2, 9])
+    >>> extract_features({"ids": torch.ones(2, 50, dtype=torch.int64), "pixels": torch.zeros(2, 784)}).shape
+    torch.Size([2, 128])
     """
+    tensors = list_tensors(inputs)
+    return torch.cat([_extract(tensor, FEATURES // min(len(tensors), FEATURES)) for tensor in tensors], 1)
+
+
+def _extract(x: Tensor, size: int) -> Tensor:
+    """The features of one input: those of an image, or at most `size`."""
     if not x.is_floating_point():  # tokens: the root of how often each occurs
-        columns = (x.flatten(1) % FEATURES).long()
+        columns = _flatten(x).long() % size
         ones = torch.ones(columns.shape, dtype=torch.float64, device=x.device)
-        return torch.zeros(len(x), FEATURES, dtype=torch.float64, device=x.device).scatter_add(1, columns, ones).sqrt()
+        return torch.zeros(len(x), size, dtype=torch.float64, device=x.device).scatter_add(1, columns, ones).sqrt()
     if x.dim() == 4 and min(x.shape[2:]) > GRID:
         a, b, c, d = x[:, :, :-1, :-1], x[:, :, :-1, 1:], x[:, :, 1:, :-1], x[:, :, 1:, 1:]
         strengths = [(one - other).abs().mean(1, keepdim=True) for one, other in ((a, b), (a, c), (a, d), (b, c))]
         edges = [(F.adaptive_avg_pool2d(strength, GRID) + _WEAK_EDGE).log() for strength in strengths]
         return torch.cat([part.flatten(1) for part in (F.adaptive_avg_pool2d(x, GRID), *edges)], 1).double()
-    x = x.flatten(1).double()
-    if x.shape[1] <= FEATURES:
+    x = _flatten(x).double()
+    if x.shape[1] <= size:
         return x
-    return x @ _projection(x.shape[1]).to(x.device)
+    return x @ _projection(x.shape[1], size).to(x.device)
+
+
+def _flatten(x: Tensor) -> Tensor:
+    """The values of every row in one dimension, of which an input with a single number for each row has none."""
+    return x.flatten(1) if x.dim() > 1 else x[:, None]
 
 
 @lru_cache(maxsize=4)
-def _projection(size: int) -> Tensor:
+def _projection(size: int, features: int) -> Tensor:
     """Random orthogonal directions, the same every time, (size, features)."""
-    directions = torch.randn(size, FEATURES, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    directions = torch.randn(size, features, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     return torch.linalg.qr(directions)[0]
 
 
-def make_signature(examples: Iterable[tuple[Tensor, Tensor, Tensor]], classes: int) -> Tensors:
+def make_signature(examples: Iterable[tuple[Inputs, Tensor, Tensor]], classes: int) -> Tensors:
     """Compute a task's signature from triples of inputs, labels and the logits of the task's network.
 
     Returns the tensors to store; empty if the inputs are so large that no covariance is finite.
@@ -213,11 +229,11 @@ def score_features(features: Tensor, signature: Mapping[str, Tensor], logits: Te
     return scores + energy.clamp(max=_MAX_ENERGY)
 
 
-def find_signature_problems(signature: Mapping[str, Tensor], example: Tensor) -> list[str]:
+def find_signature_problems(signature: Mapping[str, Tensor], example: Inputs) -> list[str]:
     """List why stored tensors cannot be a signature of inputs like an example. A task without a signature has no problem."""
     if not signature:
         return []
-    size = extract_features(example[:1]).shape[1]
+    size = extract_features(example).shape[1]
     shapes = {"spread": (size,), "root": (size * (size + 1) // 2,)}
     numbers, means = signature.get("numbers"), signature.get("means")
     fits = all(name in signature and tuple(signature[name].shape) == shape for name, shape in shapes.items())
@@ -230,7 +246,7 @@ def find_signature_problems(signature: Mapping[str, Tensor], example: Tensor) ->
     return [] if fits else ["its signature does not fit the model's inputs"]
 
 
-def estimate_bounds(inputs: Iterable[Tensor], signature: Mapping[str, Tensor]) -> Tensors:
+def estimate_bounds(inputs: Iterable[Inputs], signature: Mapping[str, Tensor]) -> Tensors:
     """Estimate from validation inputs how far nearly all of a task's inputs are from their class means.
 
     Returns the tensor to add to the stored signature; nothing without inputs or from version 0.1.
@@ -238,7 +254,7 @@ def estimate_bounds(inputs: Iterable[Tensor], signature: Mapping[str, Tensor]) -
     if "leading" not in signature:
         return {}
     task = Signature.from_tensors(signature)
-    scores = [_score_outliers(extract_features(x), task) for x in inputs if len(x)]
+    scores = [_score_outliers(extract_features(x), task) for x in inputs if count_rows(x)]
     if not scores:
         return {}
     bounds = torch.tensor([estimate_quantile(column) for column in torch.cat(scores).unbind(1)], dtype=torch.float64)

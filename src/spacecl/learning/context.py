@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from ..data.images import augment
 from ..data.task_data import Data
+from ..structure.calling import Inputs, count_rows, map_tensors, move_tensors, select_rows
 from .trainer import Trainer
 
 PASSES = 8  # through the training examples, at most, where more are wanted than there are
@@ -26,7 +26,7 @@ class TaskContext:
     trainer: Trainer
     earlier: tuple[tuple[Data, Data], ...] = ()  # training and validation data of earlier tasks, for methods that need them
 
-    def examples(self, count: int) -> Iterator[Tensor]:
+    def examples(self, count: int) -> Iterator[Inputs]:
         """Inputs of `count` random training examples in batches; of several processes, each gets its share.
 
         Where there are fewer, they come again with random changes if the recipe has some, up to `PASSES` times.
@@ -35,10 +35,10 @@ class TaskContext:
         fabric, how, seen = self.trainer.fabric, self.trainer.recipe.augment, 0
         for number in range(1 if how == "none" else PASSES):
             for x, _ in self.train.batches(100, order):
-                part = x[: count - seen][fabric.global_rank :: fabric.world_size]
-                if len(part):
-                    part = self.train.finish(part.to(fabric.device))
-                    yield augment(part, how) if number else part
-                seen += len(x)
+                part = select_rows(select_rows(x, slice(count - seen)), slice(fabric.global_rank, None, fabric.world_size))
+                if count_rows(part):
+                    part = self.train.finish(move_tensors(part, fabric.device))
+                    yield map_tensors(lambda tensor: augment(tensor, how), part) if number else part
+                seen += count_rows(x)
                 if seen >= count:
                     return

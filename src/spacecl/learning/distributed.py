@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ..data.task import Batch
 from ..errors import DataError
+from ..structure.calling import count_rows, move_tensors, select_rows
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -23,13 +25,14 @@ def all_sum(fabric: Fabric, tensor: Tensor) -> Tensor:
     return result.to(tensor.device)
 
 
-def shards(batches: Iterator[tuple[Tensor, Tensor]], fabric: Fabric) -> Iterator[tuple[Tensor, Tensor]]:
+def shards(batches: Iterator[Batch], fabric: Fabric) -> Iterator[Batch]:
     """This process's rows of every batch, on its device. A last batch too short to give every process two rows is dropped."""
     world, size = fabric.world_size, 0
     for x, y in batches:
-        size = size or len(x)
+        count = count_rows(x)
+        size = size or count
         if size < world:
-            raise DataError(f"A batch of {len(x)} cannot be shared by {world} processes. Use a larger batch size.")
-        if len(x) == size or len(x) >= 2 * world:
-            x, y = x[fabric.global_rank :: world], y[fabric.global_rank :: world]
-            yield x.to(fabric.device, non_blocking=True), y.to(fabric.device, torch.int64, non_blocking=True)
+            raise DataError(f"A batch of {count} cannot be shared by {world} processes. Use a larger batch size.")
+        if count == size or count >= 2 * world:
+            rows = slice(fabric.global_rank, None, world)
+            yield move_tensors(select_rows(x, rows), fabric.device), y[rows].to(fabric.device, torch.int64, non_blocking=True)

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..data.task import Task
 from ..data.task_data import Data, prepare_data
 from ..documents import digest_json
-from ..errors import ConfigError, TaskError, warn_user
+from ..errors import ConfigError, DataError, TaskError, warn_user
 from ..inference.task_inference import SAMPLES as SIGNATURE_SAMPLES
 from ..inference.task_inference import estimate_bounds, make_signature
 from ..seeds import task_seed, use_seed
@@ -23,9 +23,9 @@ from .analysis import Analysis
 from .checkpoints import Checkpointer
 from .context import TaskContext
 from .method import Learned, Method
-from .quality import SAMPLES, Examples, describe_weakness
+from .quality import SAMPLES, Examples, Sampled, describe_weakness
 from .queries import Queries
-from .recipe import Recipe
+from .recipe import SPEED_ONLY, Recipe
 from .record import TaskRecord
 from .state import State
 from .trainer import Trainer, evaluate
@@ -51,12 +51,16 @@ def learn_task(
         if recipe is None:
             recipe = state.method.spend_all_epochs(_choose_recipe(train, valid, state.core.blueprint.pretrained), number)
         trainer = replace(trainer, recipe=recipe)
+        train.workers = valid.workers = recipe.num_workers
         if checkpoint is not None:
             facts = {"examples": [len(train), len(valid)], "classes": classes}
             trainer = replace(trainer, checkpointer=_make_checkpointer(state, checkpoint, task.name, trainer, seed, facts))
         earlier = tuple(state.data[name] for name in state.records) if state.method.needs_data else ()
         context = TaskContext(task.name, train, valid, classes, trainer, earlier)
-        learned = state.method.learn(state.core, context)
+        try:
+            learned = state.method.learn(state.core, context)
+        except DataError as error:  # found in examples that were read for the first time
+            raise DataError(f"{error} Nothing was committed; the learner is unchanged.") from error
         network = learned.core.network(number).to(trainer.fabric.device)
         accuracy = evaluate(network, valid, trainer.fabric, trainer.channels_last)
         queries = Queries(state, trainer.fabric.device, trainer.channels_last)
@@ -118,7 +122,7 @@ def _make_checkpointer(
         "before": {name: record.digest for name, record in state.records.items()},
         "seed": seed,
         "method": describe_method(state.method),
-        "recipe": asdict(trainer.recipe),  # type: ignore[call-overload]
+        "recipe": {name: value for name, value in asdict(trainer.recipe).items() if name not in SPEED_ONLY},  # type: ignore[call-overload]
         **data,
         "model": state.core.channels.fingerprint(),
         "operations": {"torch": torch.__version__, "sha256": digest_json(state.core.channels.operations)},
@@ -146,13 +150,13 @@ def _measure_inputs(
     return signature | bounds
 
 
-def _sample(queries: Queries, network: nn.Module, data: Data, seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def _sample(queries: Queries, network: nn.Module, data: Data, seed: int) -> Iterator[Sampled]:
     """Batches of random examples, with the outputs of a network, as many as a signature needs."""
     count = 0
     for x, y in data.batches(500, torch.Generator().manual_seed(seed)):
         x = data.finish(x)
         yield x, y, queries.run(network, x)
-        count += len(x)
+        count += len(y)
         if count >= SIGNATURE_SAMPLES:
             return
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from ..structure.calling import count_rows
 from ..structure.memory_format import run_model
 from .context import TaskContext
 from .distributed import all_sum
@@ -30,7 +31,7 @@ def reestimate_norms(module: nn.Module, task: TaskContext) -> None:
         norm.momentum = None  # type: ignore[assignment]  # a cumulative average
         norm.train()
     for x in task.examples(SAMPLES):
-        if len(x) > 1:  # one example has no variance
+        if count_rows(x) > 1:  # one example has no variance
             run_model(module, x, task.trainer.channels_last)
     for norm, momentum in zip(norms, momenta):
         norm.momentum = momentum

@@ -10,9 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..structure.calling import Inputs, list_tensors, select_rows
+
 FEATURES = 1024  # of an input, at most, that the linear classifier reads
 SAMPLES = 2000  # training examples, at most, that it is computed from
 _RIDGE = 1.0  # its regularization, relative to the variance of a feature
+
+
+Sampled = tuple[Inputs, Tensor, Tensor]  # inputs, labels and logits of a batch
 
 
 @dataclass
@@ -26,24 +31,35 @@ class Examples:
     def __len__(self) -> int:
         return sum(map(len, self.labels))
 
-    def keep(self, batches: Iterable[tuple[Tensor, Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def keep(self, batches: Iterable[Sampled]) -> Iterator[Sampled]:
         """Yield batches of inputs, labels and logits unchanged, and keep the first of their examples."""
         for x, y, logits in batches:
             count = min(len(y), self.limit - len(self))
             if count > 0:
                 self.labels.append(y[:count].detach().to("cpu", torch.int64, copy=True))
-                if x.is_floating_point():
-                    self.features.append(reduce_inputs(x[:count]).cpu())
+                features = reduce_inputs(select_rows(x, slice(count)))
+                if features is not None:
+                    self.features.append(features.cpu())
             yield x, y, logits
 
 
-def reduce_inputs(x: Tensor) -> Tensor:
-    """Average neighbouring values of inputs, until each has at most 1,024 features. Returns float32, (rows, features).
+def reduce_inputs(inputs: Inputs) -> Tensor | None:
+    """Average neighbouring values of inputs, until each has at most 1,024 features; None if all are integers, such as words.
+
+    Returns float32, (rows, features).
 
     >>> [tuple(reduce_inputs(torch.zeros(2, *shape)).shape) for shape in ((3, 32, 32), (5000,), (7,))]
     [(2, 972), (2, 1024), (2, 7)]
+    >>> reduce_inputs((torch.zeros(2, 7), torch.zeros(2, 3), torch.ones(2, 9, dtype=torch.int64))).shape
+    torch.Size([2, 10])
     """
+    parts = [_reduce(x) for x in list_tensors(inputs) if x.is_floating_point()]
+    return _reduce(torch.cat(parts, 1)) if parts else None
+
+
+def _reduce(x: Tensor) -> Tensor:
     x = x.detach().float()
+    x = x[:, None] if x.dim() == 1 else x
     if x.dim() == 4 and x.shape[1:].numel() > FEATURES >= x.shape[1]:
         side = math.isqrt(FEATURES // x.shape[1])
         x = F.adaptive_avg_pool2d(x, (min(side, x.shape[2]), min(side, x.shape[3])))

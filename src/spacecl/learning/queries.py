@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..data.task_data import check_input
+from ..data.images import Preprocessing
+from ..data.query_inputs import Query, read_batches, read_query
 from ..errors import DataError, TaskError, first_line
 from ..inference.task_inference import Identified, accept_features, extract_features, score_features
+from ..structure.calling import Inputs, count_rows, list_tensors, select_rows, split_rows
 from ..structure.memory_format import run_model
 from .state import State
 
@@ -25,44 +27,47 @@ class Queries:
     device: torch.device
     channels_last: bool
 
-    def check_input(self, x: Tensor, what: str) -> None:
-        problem = check_input(x, self.state.core.blueprint.example)
-        if problem:
-            raise DataError(f"{what}: {problem}")
+    def read(self, x: Query, what: str, tasks: Sequence[str] | None = None) -> Inputs:
+        """The inputs of a query about some tasks, by default all, checked; errors begin with `what`."""
+        return read_query(x, self.state.core.blueprint.example, self._pictures(tasks), what)
 
-    def logits(self, x: Tensor, task: str) -> Tensor:
+    def _pictures(self, tasks: Sequence[str] | None) -> list[Preprocessing | None]:
+        return [self.state.records[name].pictures for name in (self.state.records if tasks is None else tasks)]
+
+    def logits(self, x: Query, task: str) -> Tensor:
         """The outputs of a task's network, (rows, classes)."""
         network = self.state.network(task, self.device)
-        self.check_input(x, f"Task {task!r}")
-        return self.run(network, x)
+        batches = read_batches(x, self.state.core.blueprint.example, self._pictures([task]), f"Task {task!r}")
+        parts = [self.run(network, batch) for batch in batches]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def run(self, network: nn.Module, x: Tensor) -> Tensor:
+    def run(self, network: nn.Module, x: Inputs) -> Tensor:
         """The outputs of a network, on the device of the inputs."""
         try:
             with torch.no_grad():
-                parts = [run_model(network, part, self.channels_last) for part in x.split(_ROWS)]
-                return (parts[0] if len(parts) == 1 else torch.cat(parts)).to(x.device)
+                parts = [run_model(network, part, self.channels_last) for part in split_rows(x, _ROWS)]
+                return (parts[0] if len(parts) == 1 else torch.cat(parts)).to(list_tensors(x)[0].device)
         except (IndexError, RuntimeError) as error:  # above all, tokens outside of its vocabulary
             raise DataError(f"The network cannot read these inputs: {first_line(error)}") from error
 
-    def labels(self, x: Tensor, tasks: Sequence[str | None]) -> Tensor:
+    def labels(self, x: Inputs, tasks: Sequence[str | None]) -> Tensor:
         """The label of every row by the network of its task, and -1 where that is None."""
         rows: dict[str, list[int]] = {}
         for row, name in enumerate(tasks):
             if name is not None:
                 rows.setdefault(name, []).append(row)
-        labels = torch.full((len(x),), -1, device=x.device)
+        device = list_tensors(x)[0].device
+        labels = torch.full((count_rows(x),), -1, device=device)
         for name, numbers in rows.items():
-            index = torch.tensor(numbers, device=x.device)
-            labels[index] = self.run(self.state.network(name, self.device), x[index]).argmax(1)
+            index = torch.tensor(numbers, device=device)
+            labels[index] = self.run(self.state.network(name, self.device), select_rows(x, index)).argmax(1)
         return labels
 
-    def identify(self, x: Tensor, together: bool) -> Identified:
+    def identify(self, x: Inputs, together: bool) -> Identified:
         """The task of every row, or with `together` one task for all rows."""
         if not self.state.records:
             raise TaskError("No task has been learned yet, so none can be inferred.")
-        self.check_input(x, "identify()")
-        if not len(x):
+        if not count_rows(x):
             return Identified((), torch.zeros(0, len(self.state.records)))
         names = list(self.state.records)
         features = extract_features(x)
@@ -71,25 +76,28 @@ class Queries:
         known = accepted.any(1) & torch.isfinite(scores).all(1)
         scores = scores.masked_fill(~known[:, None], 0.0)
         if together:  # rows that belong to no task do not count, unless they are the majority
-            known = (known.float().mean() >= 0.5).expand(len(x))
+            known = (known.float().mean() >= 0.5).expand(count_rows(x))
             scores = scores.sum(0, keepdim=True).expand_as(scores)
         shares = scores.softmax(1)
         best = zip(known.tolist(), shares.argmax(1).tolist())
         return Identified(tuple(names[number] if is_known else None for is_known, number in best), shares.float())
 
-    def task_scores(self, x: Tensor, task: str | None) -> Tensor:
+    def task_scores(self, x: Query, task: str | None) -> Tensor:
         """How well tasks explain inputs, (rows, tasks), or (rows,) of one task."""
-        self.check_input(x, "task_scores()")
-        scores = self._score(x, list(self.state.records) if task is None else [task], extract_features(x))
+        names = list(self.state.records) if task is None else [task]
+        for name in names:
+            self.state.number(name)
+        x = self.read(x, "task_scores()", names)
+        scores = self._score(x, names, extract_features(x))
         return scores if task is None else scores[:, 0]
 
-    def accepts(self, x: Tensor, task: str) -> Tensor:
+    def accepts(self, x: Query, task: str) -> Tensor:
         """Whether each row lies within the bounds of a task's own inputs."""
         number = self.state.number(task)
-        self.check_input(x, "accepts()")
+        x = self.read(x, "accepts()", [task])
         return accept_features(extract_features(x), self.state.core.tasks[number].signature)
 
-    def _score(self, x: Tensor, names: Sequence[str], features: Tensor) -> Tensor:
+    def _score(self, x: Inputs, names: Sequence[str], features: Tensor) -> Tensor:
         if not names:
             raise TaskError("No task has been learned yet, so none can be scored.")
         numbers = [self.state.number(name) for name in names]

@@ -20,6 +20,7 @@ Milestones = Annotated[
 _BATCH_SIZES = {128: 20_000, 64: 2000, 32: 500}  # each from a number of examples on; 16 with fewer
 _LEAST_STEPS, _MOST_STEPS = 600, 2000  # of training
 _LEAST_EPOCHS = 30
+SPEED_ONLY = ("num_workers",)  # options on which no result depends
 _TRUSTED = 200  # validation examples by which one epoch can be preferred to another
 
 
@@ -64,6 +65,10 @@ class Recipe:
         default="best",
         help="weights to keep: best, of the epoch with the best validation accuracy; last, of the last epoch; or average, "
         "the mean of those after each epoch of the last quarter",
+    )
+    num_workers: NonNegativeInt = option(
+        default=0,
+        help="processes that read a dataset, beside the one that trains; the result is the same with any number",
     )
     retrain_epochs: NonNegativeInt | None = option(
         default=None,

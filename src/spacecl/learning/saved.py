@@ -16,6 +16,7 @@ from ..documents import RESTORE
 from ..errors import DataError, SpaceError, StoreError
 from ..inference.task_inference import find_signature_problems
 from ..structure.blueprint import named_tensors, rebuild
+from ..structure.calling import Inputs, list_tensors
 from ..structure.channels import Tensors
 from ..structure.owners import RULES
 from .checkpoints import select_prefix
@@ -84,7 +85,7 @@ def to_files(core: Core, records: Iterable[TaskRecord]) -> tuple[dict[str, Any],
         shared[f"keep.{number}"] = task.units
         shared |= {f"signature.{number}.{name}": tensor for name, tensor in task.signature.items()}
     private = {f"task {number}": task.private for number, task in enumerate(core.tasks)}
-    return body, {"core": shared | {"example": blueprint.example}, **private}
+    return body, {"core": shared | _name_example(blueprint.example), **private}
 
 
 def _add_given_values(core: Core) -> Tensors:
@@ -174,10 +175,23 @@ def initial_tensors(files: Mapping[str, Tensors], model: nn.Module, folder: obje
     return initial
 
 
-def example_input(files: Mapping[str, Tensors], folder: object) -> Tensor:
+def _name_example(example: Inputs) -> Tensors:
+    """The tensors of an example input by their names in the file: a number for each of a tuple, and a name of a dictionary."""
+    if isinstance(example, Tensor):
+        return {"example": example}
+    several = example.items() if isinstance(example, Mapping) else enumerate(example)
+    return {f"example.{name}": tensor for name, tensor in several}
+
+
+def example_input(files: Mapping[str, Tensors], folder: object) -> Inputs:
     """The input that the model was traced with."""
-    example = _get_file(files, "core", folder).get("example")
-    if example is None or example.dim() < 2 or len(example) != 1 or not example.numel():
+    tensors = _get_file(files, "core", folder)
+    example: Inputs = tensors["example"] if "example" in tensors else select_prefix(tensors, "example")
+    if isinstance(example, Mapping) and set(example) == {str(number) for number in range(len(example))}:
+        example = tuple(example[str(number)] for number in range(len(example)))
+    several = not isinstance(example, Tensor)
+    parts = list_tensors(example)
+    if not parts or any(part.dim() < 2 - several or len(part) != 1 or not part.numel() for part in parts):
         raise StoreError(f"{folder} is damaged: it has no example input. {RESTORE}")
     return example
 
@@ -221,7 +235,7 @@ def _find_problems(core: Core, records: Sequence[TaskRecord]) -> list[str]:
     return problems
 
 
-def _find_picture_problems(preprocessing: Preprocessing | None, example: Tensor) -> list[str]:
+def _find_picture_problems(preprocessing: Preprocessing | None, example: Inputs) -> list[str]:
     """Why pictures that are preprocessed in this way do not have the shape of the model's inputs, in words."""
     if preprocessing is None:
         return []
@@ -235,9 +249,10 @@ def _find_picture_problems(preprocessing: Preprocessing | None, example: Tensor)
         for values in (preprocessing["mean"], preprocessing["std"])
     )
     permuted = order is None or (len(order) == math.prod(shape) and sorted(order) == list(range(len(order))))
-    if fits and scaled and all(preprocessing["std"]) and result == tuple(example.shape[1:]) and permuted:
+    expected = [tuple(tensor.shape[1:]) for tensor in list_tensors(example)]
+    if fits and scaled and all(preprocessing["std"]) and [result] == expected and permuted:
         return []
-    return [f"pictures of {preprocessing['pixels']} do not become inputs of {list(example.shape[1:])}"]
+    return [f"pictures of {preprocessing['pixels']} do not become inputs of {', '.join(str(list(size)) for size in expected)}"]
 
 
 def _compare(name: str, tensor: Tensor, dtype: torch.dtype, shape: Sequence[int]) -> list[str]:

@@ -17,6 +17,7 @@ from ..data.task_data import Batches, Data
 from ..errors import ConfigError, TrainingError
 from ..progress import Progress, track
 from ..structure.blueprint import named_tensors
+from ..structure.calling import Inputs, call_model, map_tensors, move_tensors
 from ..structure.memory_format import protect_gradients, run_model, set_memory_format, to_memory_format
 from .checkpoints import Checkpointer, Epoch
 from .distributed import all_sum, shards
@@ -28,7 +29,7 @@ from .recipe import Recipe
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]  # of the module, inputs and labels
+Loss = Callable[[nn.Module, Inputs, Tensor], Tensor]  # of the module, inputs and labels
 MakeLoss = Callable[[nn.Module], Loss]  # a loss that refers to parameters of the module, which is on its device by then
 Validate = Callable[[nn.Module], tuple[float, float]]  # accuracy and loss
 
@@ -89,6 +90,10 @@ class Trainer:
             for row in state.history:
                 self._report(row)
         dtype = next(module.parameters()).dtype
+
+        def prepare(x: Tensor) -> Tensor:
+            return to_memory_format(x.detach().to(dtype) if x.is_floating_point() else x, self.channels_last)
+
         title = f"{self.title} {phase}".strip()
         progress = self.progress if fabric.is_global_zero else False
         started = time.perf_counter()  # an epoch's seconds are all since the one before, saving the checkpoint included
@@ -98,8 +103,7 @@ class Trainer:
                 total, count = torch.zeros((), device=fabric.device), 0
                 module.train()
                 for x, y in shards(train.batches(recipe.batch_size, order), fabric):
-                    x = _augment(train.finish(x), recipe, title)
-                    x = to_memory_format(x.detach().to(dtype) if x.is_floating_point() else x, self.channels_last)
+                    x = map_tensors(prepare, _augment(train.finish(x), recipe, title))
                     with protect_gradients(module):
                         value = loss(wrapped, x, y)
                         fabric.backward(value)
@@ -117,8 +121,8 @@ class Trainer:
                         restore_frozen()
                     if recipe.schedule != "plateau":
                         state.schedule.step()
-                    total += value.detach() * len(x)
-                    count += len(x)
+                    total += value.detach() * len(y)
+                    count += len(y)
                     advance(f"epoch {epoch}/{recipe.epochs}", value.detach(), state.accuracy)
                 mean = float(all_sum(fabric, total)) / float(all_sum(fabric, torch.tensor(float(count))))
                 if not math.isfinite(mean) or not all(bool(torch.isfinite(p).all()) for p in module.parameters()):
@@ -167,17 +171,23 @@ class Trainer:
             self.on_epoch(row)
 
 
-def _augment(x: Tensor, recipe: Recipe, title: str) -> Tensor:
+def _augment(x: Inputs, recipe: Recipe, title: str) -> Inputs:
+    if recipe.augment == "none":
+        return x
+    if not isinstance(x, Tensor):
+        raise ConfigError(
+            f'{title}: augment="{recipe.augment}" is for models with one input. Use "none", and transforms in the dataset.'
+        )
     if recipe.augment == "mask" and not x.is_floating_point():
         raise ConfigError(f'{title}: augment="mask" is for floating-point inputs; these are {x.dtype}. Use "none".')
-    if recipe.augment not in ("none", "mask") and x.dim() != 4:
+    if recipe.augment != "mask" and x.dim() != 4:
         shape = tuple(x.shape[1:])
         raise ConfigError(f'{title}: augment="{recipe.augment}" is for images, but inputs have shape {shape}. Use "none".')
     return augment(x, recipe.augment)
 
 
-def cross_entropy(module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(module(x), y)
+def cross_entropy(module: nn.Module, x: Inputs, y: Tensor) -> Tensor:
+    return F.cross_entropy(call_model(module, x), y)
 
 
 def evaluate(module: nn.Module, data: Data, fabric: Fabric, channels_last: bool = False) -> float:
@@ -198,7 +208,7 @@ def evaluate_with_loss(
     sums = torch.zeros(3, dtype=torch.float64)  # right labels, cross-entropy, examples
     for number, (x, y) in enumerate(data.batches(256)):
         if number % fabric.world_size == fabric.global_rank:
-            logits = run_model(module, data.finish(x.to(fabric.device)), channels_last)[:, classes].float()
+            logits = run_model(module, data.finish(move_tensors(x, fabric.device)), channels_last)[:, classes].float()
             y = y.to(logits.device, torch.int64)
             right, error = (logits.argmax(1) == y).sum(), F.cross_entropy(logits, y, reduction="sum")
             count = torch.tensor(float(len(y)), device=right.device)

@@ -18,6 +18,7 @@ from ..learning.distributed import all_sum
 from ..learning.method import Learned, Method
 from ..learning.trainer import Loss, cross_entropy
 from ..options import NonNegativeFloat, PositiveInt, option, options
+from ..structure.calling import Inputs, split_rows
 from ..structure.channels import Tensors
 from ..structure.memory_format import protect_gradients, run_model
 
@@ -63,9 +64,9 @@ class EWC(Method):
             if f"importance.{name}" in memory
         ]
 
-        def loss(wrapped: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        def loss(wrapped: nn.Module, x: Inputs, y: Tensor) -> Tensor:
             penalty = sum(((importance * (p - anchor).square()).sum() for p, importance, anchor in anchored), torch.zeros(()))
-            return cross_entropy(wrapped, x, y) + self.strength / 2 * penalty.to(x.device)
+            return cross_entropy(wrapped, x, y) + self.strength / 2 * penalty.to(y.device)
 
         return loss
 
@@ -92,7 +93,7 @@ def estimate_fisher(module: nn.Module, names: Collection[str], task: TaskContext
     count = torch.zeros((), dtype=torch.float64)
     module.eval()
     for batch in task.examples(samples):
-        for x in batch.split(1):
+        for x in split_rows(batch, 1):
             with protect_gradients(module):
                 logits = run_model(module, x).float()
                 y = torch.multinomial(logits.detach().softmax(1).cpu(), 1, generator=labels)[:, 0].to(logits.device)

@@ -14,6 +14,7 @@ from ..learning.core import Core
 from ..learning.method import Learned, Method
 from ..learning.trainer import Loss, cross_entropy
 from ..options import NonNegativeFloat, option, options
+from ..structure.calling import find_scores
 from ..structure.channels import Channels
 
 
@@ -88,7 +89,7 @@ class Gated(nn.Module):
         """The mean gate of the units that no earlier task uses (equation 2)."""
         return (self.gates() * unused).sum() / unused.sum().clamp(min=1)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, *args: Tensor, **kwargs: Tensor) -> Tensor:
         self.step += self.training
         gates, weights = self.gates(), {}
         parameters = dict(self.backbone.named_parameters())
@@ -97,7 +98,7 @@ class Gated(nn.Module):
             factor = torch.where(owner >= 0, gates[owner.clamp(min=0)], 1.0)
             weight = parameters[name]
             weights[name] = weight * factor.reshape([-1 if d == dim else 1 for d in range(weight.dim())]).to(weight.dtype)
-        return functional_call(self.backbone, weights, (x,))
+        return find_scores(functional_call(self.backbone, weights, args, kwargs))
 
     def compensate_gradient(self) -> None:
         """Undo the effect of s on the size of the embedding's gradient (equation 4 of the HAT paper)."""

@@ -18,6 +18,7 @@ from ..learning.core import Core
 from ..learning.method import Learned, Method
 from ..learning.trainer import Loss, evaluate_with_loss
 from ..options import options
+from ..structure.calling import Inputs, call_model, concatenate_rows
 
 
 @options
@@ -47,8 +48,8 @@ class Joint(Method):
         def make_loss(module: nn.Module) -> Loss:
             same_task = torch.block_diag(*(torch.ones(size, size) for size in sizes)).bool().to(trainer.fabric.device)
 
-            def loss(wrapped: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-                return F.cross_entropy(wrapped(x).masked_fill(~same_task[y], float("-inf")), y)
+            def loss(wrapped: nn.Module, x: Inputs, y: Tensor) -> Tensor:
+                return F.cross_entropy(call_model(wrapped, x).masked_fill(~same_task[y], float("-inf")), y)
 
             return loss
 
@@ -88,7 +89,7 @@ class Pool:
     def generators(self) -> list[torch.Generator]:
         return []
 
-    def finish(self, x: Tensor) -> Tensor:
+    def finish(self, x: Inputs) -> Inputs:
         return x
 
     def batches(self, size: int, order: torch.Generator | None = None) -> Iterator[Batch]:
@@ -99,4 +100,4 @@ class Pool:
             for number in which[rows].unique().tolist():
                 x, y = self.parts[number].rows(where[rows[which[rows] == number]])
                 batches.append((self.parts[number].finish(x), y.to(torch.int64) + self.first_labels[number]))
-            yield torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches])
+            yield concatenate_rows([x for x, _ in batches]), torch.cat([y for _, y in batches])

@@ -15,6 +15,7 @@ from ..learning.method import Learned, Method
 from ..learning.recipe import Recipe
 from ..learning.trainer import Loss, evaluate_with_loss
 from ..options import NonNegativeFloat, NonNegativeInt, PositiveFloat, option, options
+from ..structure.calling import Inputs, call_model
 from ..structure.memory_format import run_model
 
 
@@ -67,10 +68,10 @@ class LwF(Method):
             teacher.to(trainer.fabric.device).eval()
             return loss
 
-        def loss(wrapped: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        def loss(wrapped: nn.Module, x: Inputs, y: Tensor) -> Tensor:
             with torch.no_grad():
                 targets = run_model(teacher, x)
-            logits = wrapped(x)
+            logits = call_model(wrapped, x)
             value = F.cross_entropy(logits[:, earlier:], y)
             for target, output in zip(targets.split(core.classes, 1), logits[:, :earlier].split(core.classes, 1)):
                 value = value + self.strength * distillation_loss(output, target, self.temperature)

@@ -18,6 +18,7 @@ from ..learning.core import Core
 from ..learning.method import Learned, Method
 from ..learning.trainer import Loss
 from ..options import NonNegativeFloat, PositiveFloat, PositiveInt, option, options
+from ..structure.calling import Inputs, call_model, find_scores
 
 
 @options
@@ -57,8 +58,8 @@ class UCB(Method):
             deviations.update({name: F.softplus(rho).to(device) for name, rho in core.memory.items()})
             return loss
 
-        def loss(wrapped: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-            logits = wrapped(x).flatten(0, 1)  # (samples * rows, classes)
+        def loss(wrapped: nn.Module, x: Inputs, y: Tensor) -> Tensor:
+            logits = call_model(wrapped, x).flatten(0, 1)  # (samples * rows, classes)
             divergence = self.kl / len(task.train) * self._divergence(bayesian)
             return F.cross_entropy(logits, y.repeat(self.samples)) + divergence
 
@@ -132,13 +133,13 @@ class Bayesian(nn.Module):
     def deviation(self, name: str) -> Tensor:
         return F.softplus(self.rhos[self.keys[name]])
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, *args: Tensor, **kwargs: Tensor) -> Tensor:
         """Logits of shape (rows, classes), in training (samples, rows, classes)."""
         if not self.training:
-            return self.backbone(x)
+            return find_scores(self.backbone(*args, **kwargs))
         for name, mean in self.means.items():
             noise = torch.randn(self.samples, *mean.shape, dtype=mean.dtype, device=mean.device)
             self.spread[name] = self.deviation(name)
             self.drawn[name] = torch.addcmul(mean, self.spread[name], noise)
         parts = [{name: drawn[sample] for name, drawn in self.drawn.items()} for sample in range(self.samples)]
-        return torch.stack([functional_call(self.backbone, part, (x,)) for part in parts])
+        return torch.stack([find_scores(functional_call(self.backbone, part, args, kwargs)) for part in parts])

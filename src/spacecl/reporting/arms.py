@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import ConfigError, StoreError
-from ..runs.config import METHOD_ORDER, Config
+from ..runs.config import METHOD_ORDER, Config, identify_settings
 from ..runs.result import Result, read_result
 from ..runs.run_folder import is_run
 from .labels import list_differences, name_family
@@ -124,7 +124,7 @@ def group_runs(results: Mapping[Path, Result], top: Path) -> tuple[list[Arm], li
     seeds_by_settings: dict[str, dict[int, Path]] = {}
     repeated = []
     for path, result in results.items():
-        settings = {key: value for key, value in result["config"].items() if key != "seed"}
+        settings = {key: value for key, value in identify_settings(result["config"]).items() if key != "seed"}
         seeds = seeds_by_settings.setdefault(json.dumps([settings, len(result["tasks"])], sort_keys=True), {})
         if seeds.setdefault(result["seed"], path) != path:
             repeated.append(path)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..data.benchmarks.published import PUBLISHED
-from ..runs.config import get_methods, to_toml
+from ..runs.config import get_methods, identify_settings, to_toml
 
 TITLES = {"finetune": "Fine-tuning"}  # of methods that are not called by the names of their classes
 PAPER_CHOICES = tuple(name for name in PUBLISHED if name != "samples")  # options of SPACE that the paper decides
@@ -52,7 +52,7 @@ def list_differences(config: Settings, others: Sequence[Settings]) -> str:
 def _flatten(config: Settings) -> dict[str, Any]:
     """Put all settings but the seed into one dictionary, with names such as train.lr and options.variance."""
     flat: dict[str, Any] = {}
-    for key, value in config.items():
+    for key, value in identify_settings(config).items():
         if key in ("train", "options"):
             flat |= {f"{key}.{name}": entry for name, entry in value.items()}
         elif key != "seed":

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch import Tensor
-
 from .. import __version__
 from ..data.task import Task
 from ..data.task_data import DataCounts
 from ..learner import Learner
 from ..learning.record import TaskRecord
+from ..structure.calling import Inputs
 from .config import Config
 from .costs import count_costs, multiply_adds
 from .inference_accuracy import average_accuracies, evaluate_inference
@@ -25,7 +24,7 @@ def build_result(
     learner: Learner,
     tasks: Sequence[Task],
     counts: Sequence[DataCounts],
-    example: Tensor,
+    example: Inputs,
     journal: Journal,
 ) -> Result:
     """All results of a run. Times stand under keys named `seconds`; everything else is the same for the same seed.

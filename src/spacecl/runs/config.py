@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field
 from ..data.benchmarks.presets import BENCHMARKS, PICTURES, TASKS, Benchmark
 from ..documents import RESTORE, read_document
 from ..errors import ConfigError, StoreError, user_code_errors, warn_user
-from ..learning.recipe import Recipe
+from ..learning.recipe import SPEED_ONLY, Recipe
 from ..options import Description, PositiveInt, add_former_values, describe_options, find_problems, option, options, suggest
 from ..user_code import load_function
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ..learner import Method
+    from ..structure.calling import Inputs
 
 _TABLE_1 = ("stl", "joint", "finetune", "lwf", "ewc", "ucb", "hat", "packnet", "space")  # the order of the paper's table
 
@@ -36,6 +37,8 @@ def _list_methods() -> tuple[str, ...]:
 
 METHOD_ORDER = _list_methods()
 if TYPE_CHECKING:
+    from ..structure.calling import Inputs
+
     MethodName: TypeAlias = str
 else:
     MethodName = Literal[METHOD_ORDER]
@@ -155,12 +158,17 @@ class Config:
             options["budget"] = tasks
         return get_methods()[self.method](**options)
 
-    def make_model(self, shape: Sequence[int], classes: int) -> nn.Module:
-        """The network: one of spacecl's for inputs of this shape, or the user's own."""
+    def make_model(self, example: Inputs, classes: int) -> nn.Module:
+        """The network: one of spacecl's for inputs like the example, or the user's own."""
         from ..data.benchmarks.networks import NETWORKS
 
         if self.model not in NETWORKS:
             return build_model(self.model)
+        if isinstance(example, (tuple, Mapping)):
+            raise ConfigError(
+                f"The network {self.model} has one input, but the tasks have several. Name your own: --model my_net.py:network"
+            )
+        shape = tuple(example.shape[1:])
         if self.model.split("-")[0] in ("cnn", "resnet18") and (len(shape) != 3 or min(shape[1:]) < 12):
             raise ConfigError(
                 f"The network {self.model} needs images of at least 12 x 12; the inputs of the tasks have shape {tuple(shape)}."
@@ -208,6 +216,16 @@ def build_model(name: str) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise ConfigError(f"model={name!r}: the function returned a {type(model).__name__}, not a torch.nn.Module")
     return model
+
+
+def identify_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a run, as JSON has them, that its result depends on.
+
+    >>> identify_settings({"benchmark": "p-mnist", "train": {"lr": 0.1, "num_workers": 4}})
+    {'benchmark': 'p-mnist', 'train': {'lr': 0.1}}
+    """
+    train = {name: value for name, value in (settings.get("train") or {}).items() if name not in SPEED_ONLY}
+    return {**settings, "train": train}
 
 
 def find_differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:

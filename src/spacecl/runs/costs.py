@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 from typing_extensions import TypedDict
 
 from ..structure.blueprint import named_tensors
+from ..structure.calling import Inputs, call_model, list_tensors, map_tensors, select_rows
 from ..structure.memory_format import run_model, to_memory_format
 from .result import Costs, Latency, Measurement
 
@@ -53,10 +54,10 @@ class Meter:
     """A way to measure energy."""
 
     name: str  # of the part that is metered and of the interface, for people
-    measure: Callable[[nn.Module, Tensor, int], float]  # joules of n inferences
+    measure: Callable[[nn.Module, Inputs, int], float]  # joules of n inferences
 
 
-def count_costs(module: nn.Module, example: Tensor) -> Costs:
+def count_costs(module: nn.Module, example: Inputs) -> Costs:
     """Count what one inference takes, which is the same on every machine, and model its energy with the constants above.
 
     >>> cost = count_costs(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.zeros(1, 4))
@@ -77,7 +78,7 @@ def count_costs(module: nn.Module, example: Tensor) -> Costs:
     }
 
 
-def multiply_adds(module: nn.Module, example: Tensor) -> int:
+def multiply_adds(module: nn.Module, example: Inputs) -> int:
     """The number of multiplications, each with its addition, that a network needs for one example.
 
     >>> multiply_adds(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.zeros(1, 4))
@@ -86,7 +87,7 @@ def multiply_adds(module: nn.Module, example: Tensor) -> int:
     from torch.utils.flop_counter import FlopCounterMode
 
     with _inference_mode(module), _unfused(), FlopCounterMode(display=False) as counter:
-        run_model(module, example[:1])
+        run_model(module, select_rows(example, slice(1)))
     return counter.get_total_flops() // 2
 
 
@@ -140,27 +141,29 @@ def _count_bytes(tensor: Tensor) -> int:
     return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
 
 
-def _count_traffic(module: nn.Module, example: Tensor, batch: int) -> TrafficCounter:
+def _count_traffic(module: nn.Module, example: Inputs, batch: int) -> TrafficCounter:
     x = _make_batch(example, batch)
     counter = TrafficCounter(module)
-    counter.allocate(x)
+    for tensor in list_tensors(x):
+        counter.allocate(tensor)
     with _inference_mode(module), _unfused(), counter:
         run_model(module, x)
     return counter
 
 
-def measure_costs(module: nn.Module, example: Tensor, channels_last: bool = False, seconds: float = 0.2) -> Measurement:
+def measure_costs(module: nn.Module, example: Inputs, channels_last: bool = False, seconds: float = 0.2) -> Measurement:
     """Measure the latency of one inference on this machine, and its energy where a meter can be read, for every batch size.
 
     `seconds` is how long to measure each batch size at least. `channels_last` is the memory format of the images, which should
     be the learner's own.
     """
-    meter = find_meter(example.device)
+    device = list_tensors(example)[0].device
+    meter = find_meter(device)
     latency: dict[str, Latency] = {}
     energy: dict[str, float] = {}
     with _inference_mode(module):
         for batch in BATCHES:
-            x = to_memory_format(_make_batch(example, batch), channels_last)
+            x = map_tensors(lambda tensor: to_memory_format(tensor, channels_last), _make_batch(example, batch))
             times = _time_inferences(module, x, seconds)
             low, median, high = statistics.quantiles(times, n=4)
             latency[str(batch)] = {"median": median, "low": low, "high": high, "runs": len(times)}
@@ -168,7 +171,7 @@ def measure_costs(module: nn.Module, example: Tensor, channels_last: bool = Fals
                 repeats = max(10, round(METER_SECONDS / median))
                 energy[str(batch)] = meter.measure(module, x, repeats) / (repeats * batch)
     return {
-        "machine": name_processor(example.device),
+        "machine": name_processor(device),
         "threads": torch.get_num_threads(),
         "latency": latency,
         "energy": None if meter is None else energy,
@@ -176,18 +179,18 @@ def measure_costs(module: nn.Module, example: Tensor, channels_last: bool = Fals
     }
 
 
-def _time_inferences(module: nn.Module, x: Tensor, seconds: float) -> list[float]:
+def _time_inferences(module: nn.Module, x: Inputs, seconds: float) -> list[float]:
     """Time single inferences one after another, in seconds, after some to warm up.
 
     torch.utils.benchmark cannot take this place. Its blocked_autorange times blocks of up to hundreds of inferences and stops
     when the time is over: quartiles would be those of means, and of a network that takes longer there would be one value.
     """
-    synchronize: Callable[[], Any] = torch.cuda.synchronize if x.device.type == "cuda" else lambda: None
+    synchronize: Callable[[], Any] = torch.cuda.synchronize if list_tensors(x)[0].device.type == "cuda" else lambda: None
     times: list[float] = []
     while len(times) < WARM_UP_RUNS + LEAST_RUNS or sum(times) < seconds:
         synchronize()
         start = time.perf_counter()
-        module(x)
+        call_model(module, x)
         synchronize()
         times.append(time.perf_counter() - start)
     return times[WARM_UP_RUNS:]
@@ -206,10 +209,10 @@ def find_meter(device: torch.device) -> Meter | None:
     except Exception:  # Zeus is not installed, or there is no meter, or it may not be read: each raises an error of its own
         return None
 
-    def measure(module: nn.Module, x: Tensor, repeats: int) -> float:
+    def measure(module: nn.Module, x: Inputs, repeats: int) -> float:
         monitor.begin_window("inference")
         for _ in range(repeats):
-            module(x)
+            call_model(module, x)
         window = monitor.end_window("inference")
         parts = [window.gpu_energy] if gpu else [window.cpu_energy, window.dram_energy]
         return sum(value for part in parts if part for value in part.values() if value is not None)
@@ -238,8 +241,8 @@ def describe_machine(device: torch.device) -> Machine:
     }
 
 
-def _make_batch(example: Tensor, count: int) -> Tensor:
-    return example[:1].repeat(count, *[1] * (example.dim() - 1))
+def _make_batch(example: Inputs, count: int) -> Inputs:
+    return map_tensors(lambda tensor: tensor[:1].repeat(count, *[1] * (tensor.dim() - 1)), example)
 
 
 @contextmanager

@@ -12,13 +12,14 @@ from torch import Tensor
 
 from ..data.images import Preprocessing, preprocess
 from ..data.pictures import decode_pictures, list_pictures
-from ..data.task import Source, Task
-from ..data.task_data import Data, prepare_data
+from ..data.task import Task
+from ..data.task_data import Data, open_data, prepare_data
 from ..errors import ConfigError, DataError, SpaceError
 from ..export.export import FORMATS, ExportInfo, file_names, open_session, write_index
 from ..learner import Learner
 from ..learning.record import TaskRecord
 from ..seeds import task_seed
+from ..structure.calling import Inputs, count_rows
 from .open_run import OpenRun
 
 CALIBRATION = 500  # inputs at most: ranges settle long before
@@ -60,10 +61,11 @@ def export_run(
         inputs = None if calibrate is None else _load_calibration(calibrate, streams, learner, name)
         entry = learner.export(name, folder / files[name], format=format, fold=fold, int8=inputs)
         if inputs is not None:
-            entry |= {"calibrated": len(inputs), "accuracy": None, "not_measured": str(problem) if problem else None}
+            entry |= {"calibrated": count_rows(inputs), "accuracy": None, "not_measured": str(problem) if problem else None}
         if name in streams:
-            test: Source = streams[name].test  # type: ignore[assignment]
-            before, after = learner.evaluate(test, name), evaluate_file(open_session(folder / files[name]), test)
+            stream, session = streams[name], open_session(folder / files[name])
+            before = learner.evaluate(stream.test, name, keys=stream.keys, collate=stream.collate)  # type: ignore[arg-type]
+            after = evaluate_file(session, open_data(stream, "test"))
             entry["accuracy"] = {"before": before, "after": after}
         entries.append(entry)
         print_line(f"{name}: {folder / files[name]}, {entry['bytes']:,} bytes")
@@ -85,7 +87,7 @@ def _choose_files(
     return path, files
 
 
-def _load_calibration(source: str, streams: Mapping[str, Task], learner: Learner, task: str) -> Tensor:
+def _load_calibration(source: str, streams: Mapping[str, Task], learner: Learner, task: str) -> Inputs:
     """Load inputs to calibrate a task's network with: its own training data, a folder of pictures, or an array in a file."""
     if source == "train":
         seed = torch.Generator().manual_seed(task_seed(learner.seed, learner.tasks.index(task)))
@@ -107,6 +109,8 @@ def _load_calibration(source: str, streams: Mapping[str, Task], learner: Learner
         raise DataError(f"--calibrate {source} is not one array of numbers with a row for each input.")
     if array.dtype == np.uint8:
         return preprocess(_get_preprocessing(record), np.ascontiguousarray(array[:CALIBRATION]))
+    if not isinstance(learner.example, Tensor):
+        raise DataError(f"--calibrate {source} is one array, but the network has several inputs. Use --calibrate train.")
     return torch.from_numpy(array[:CALIBRATION]).to(learner.example.dtype)
 
 
@@ -120,9 +124,9 @@ def _get_preprocessing(record: TaskRecord) -> Preprocessing:
     return record.pictures
 
 
-def evaluate_file(network: Callable[[Tensor], Tensor], source: Source) -> float:
+def evaluate_file(network: Callable[[Inputs], Tensor], data: Data) -> float:
     """The share of labelled data that a network of any kind classifies correctly."""
-    data, correct, total = Data(source, "data"), 0, 0
+    correct, total = 0, 0
     for x, y in data.batches(256):
         correct += int((network(data.finish(x)).argmax(1) == y).sum())
         total += len(y)

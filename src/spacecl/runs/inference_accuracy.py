@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..data.task import Task
-from ..data.task_data import Data
+from ..data.task_data import open_data
 from ..learner import Learner
 from .result import InferenceRates, TaskInference
 
@@ -30,15 +30,15 @@ def evaluate_inference(learner: Learner, tasks: Sequence[Task]) -> dict[str, dic
 
 
 def _evaluate_task(learner: Learner, task: Task, number: int, names: Sequence[str]) -> dict[str, InferenceRates]:
-    data, total = Data(task.test, task.name), 0  # type: ignore[arg-type]
+    data, total = open_data(task, "test"), 0
     counts = {how: dict.fromkeys(MEASURES, 0) for how in ("row", "batch")}
     for x, y in data.batches(BATCH_ROWS):
         x = data.finish(x)
         scores = learner.task_scores(x)
         accepted = torch.stack([learner.accepts(x, name) for name in names], 1).any(1)
         counts["row"]["refused"] += int((~accepted).sum())
-        counts["batch"]["refused"] += 0 if 2 * int(accepted.sum()) >= len(x) else len(x)
-        choices = {"row": scores.argmax(1), "batch": scores.sum(0).argmax().expand(len(x))}
+        counts["batch"]["refused"] += 0 if 2 * int(accepted.sum()) >= len(y) else len(y)
+        choices = {"row": scores.argmax(1), "batch": scores.sum(0).argmax().expand(len(y))}
         for how, chosen in choices.items():
             is_own = chosen == number
             labels = learner.predict(x, [names[index] for index in chosen.tolist()])

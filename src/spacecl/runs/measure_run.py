@@ -6,10 +6,11 @@ import json
 import os
 from pathlib import Path
 
-from torch import Tensor, nn
+from torch import nn
 
 from .. import disk
 from ..learner import Learner
+from ..structure.calling import Inputs, move_tensors
 from .config import Config
 from .costs import measure_costs
 from .result import Measurement, Result, read_result
@@ -37,7 +38,7 @@ def has_measurements(result: Result) -> bool:
     return all("measured" in cost or cost["traffic"] is None for cost in costs)
 
 
-def add_measurements(learner: Learner, result: Result, example: Tensor) -> None:
+def add_measurements(learner: Learner, result: Result, example: Inputs) -> None:
     """Measure every task's network, and the full one with the task's head; networks of the same shapes only once."""
     known: dict[tuple[tuple[int, ...], ...], Measurement] = {}
 
@@ -45,7 +46,7 @@ def add_measurements(learner: Learner, result: Result, example: Tensor) -> None:
         shapes = tuple(tuple(tensor.shape) for tensor in module.state_dict().values())
         if shapes not in known:
             device = learner.fabric.device
-            known[shapes] = measure_costs(module.to(device), example.to(device), learner.channels_last)
+            known[shapes] = measure_costs(module.to(device), move_tensors(example, device), learner.channels_last)
         return known[shapes]
 
     for task in result["tasks"]:

@@ -9,16 +9,15 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from torch import Tensor
-
 from .. import disk, store
 from ..data.task import Task
-from ..data.task_data import Data, DataCounts, check_all_data
+from ..data.task_data import DataCounts, check_all_data, open_data
 from ..errors import ConfigError, StoreError
 from ..learner import Learner
 from ..learning.recipe import Recipe
 from ..progress import Overview, is_shown
 from ..seeds import use_seed
+from ..structure.calling import Inputs
 from .build_result import build_result
 from .config import Config
 from .measure_run import add_measurements
@@ -104,7 +103,7 @@ def run(
         return result
 
 
-def make_learner(config: Config, folder: Path, example: Tensor, classes: int, tasks: int) -> Learner:
+def make_learner(config: Config, folder: Path, example: Inputs, classes: int, tasks: int) -> Learner:
     """The learner of a run of so many tasks: the one in its folder, or a new one if it has not learned a task yet.
 
     `example` and `classes` are those of the first task; the network is made for them.
@@ -112,7 +111,7 @@ def make_learner(config: Config, folder: Path, example: Tensor, classes: int, ta
     from lightning_fabric import Fabric
 
     with use_seed(config.seed):
-        model = config.make_model(tuple(example.shape[1:]), classes)
+        model = config.make_model(example, classes)
     fabric = Fabric(accelerator=config.device, devices=1)
     if (folder / "model" / store.MANIFEST).exists():
         store.remove_leftovers(folder / "model")
@@ -138,7 +137,7 @@ def _check_task_names(config: Config, tasks: Sequence[Task]) -> None:
 
 
 def _make_recipe(config: Config, learner: Learner, number: int, task: Task, count: DataCounts) -> Recipe:
-    pretrained, batch_size = learner.core.blueprint.pretrained, Data(task.train, task.name).batch_size
+    pretrained, batch_size = learner.core.blueprint.pretrained, open_data(task, "train").batch_size
     return config.make_recipe(number, count["train"], count["valid"], pretrained, batch_size)
 
 
@@ -192,7 +191,7 @@ def _test_if_new(learner: Learner, tasks: Sequence[Task], journal: Journal) -> N
 
 def _test(learner: Learner, tasks: Sequence[Task], size: float, journal: Journal) -> None:
     start = time.perf_counter()
-    accuracy = {task.name: learner.evaluate(task.test, task.name) for task in tasks}  # type: ignore[arg-type]
+    accuracy = {task.name: learner.evaluate(task.test, task.name, keys=task.keys, collate=task.collate) for task in tasks}  # type: ignore[arg-type]
     seconds = time.perf_counter() - start
     journal.add({"kind": "test", "after": len(tasks), "accuracy": accuracy, "size": size, "seconds": seconds})
 
@@ -205,7 +204,7 @@ def _plan_phases(
     pace: dict[str, float] = {}
     before = 0
     for number, (task, count) in enumerate(zip(tasks, counts), 1):
-        recipe, data = _make_recipe(config, learner, number, task, count), Data(task.train, task.name)
+        recipe, data = _make_recipe(config, learner, number, task, count), open_data(task, "train")
         steps = len(data.loader) if data.loader is not None else math.ceil(count["train"] / recipe.batch_size)
         if learner.method.needs_data:
             before = steps = before + steps

@@ -21,13 +21,14 @@ from typing_extensions import TypedDict
 from .. import __version__, disk, store
 from ..data.benchmarks.streams import load_stream
 from ..data.task import Task
-from ..data.task_data import Data, DataCounts, fingerprint, prepare_data
+from ..data.task_data import DataCounts, fingerprint, open_data, prepare_data
 from ..documents import Count, read_document
 from ..errors import ConfigError, StoreError
 from ..learner import Learner
 from ..learning.saved import SavedLearner, example_input
 from ..seeds import task_seed, use_seed
-from .config import Config, find_differences
+from ..structure.calling import Inputs, map_tensors, select_rows
+from .config import Config, find_differences, identify_settings
 from .costs import Machine, describe_machine
 from .events import EVENTS
 
@@ -75,7 +76,8 @@ def check_same_settings(folder: Path, config: Config) -> None:
     """
     file = folder / "config.json"
     if file.exists() and _has_begun(folder):
-        changes = find_differences(Config.from_file(file).to_json(), config.to_json())
+        before, now = (identify_settings(settings.to_json()) for settings in (Config.from_file(file), config))
+        changes = find_differences(before, now)
         if changes:
             raise ConfigError(
                 f"{folder} holds a run with other settings:\n{_format_bullets(changes)}\n"
@@ -96,9 +98,12 @@ def _has_begun(folder: Path) -> bool:
 def describe_tasks(tasks: Sequence[Task], counts: Sequence[DataCounts]) -> dict[str, TaskFacts]:
     """The facts about every task by which a resumed run recognises its data."""
     return {
-        task.name: {**count, "data": {part: fingerprint(getattr(task, part)) for part in PARTS}}
-        for task, count in zip(tasks, counts)
+        task.name: {**count, "data": {part: _fingerprint(task, part) for part in PARTS}} for task, count in zip(tasks, counts)
     }
+
+
+def _fingerprint(task: Task, part: str) -> str | None:
+    return None if getattr(task, part) is None else fingerprint(open_data(task, part))
 
 
 def check_same_data(folder: Path, facts: Mapping[str, TaskFacts]) -> None:
@@ -166,7 +171,7 @@ def shorten_name(benchmark: str) -> str:
     return benchmark if "/" not in benchmark and os.sep not in benchmark else Path(benchmark).stem
 
 
-def load_tasks(config: Config, data: str | os.PathLike[str] | None) -> tuple[list[Task], Tensor]:
+def load_tasks(config: Config, data: str | os.PathLike[str] | None) -> tuple[list[Task], Inputs]:
     """Load the tasks that settings name, and an input of their shape, all zeros.
 
     With `eval_split="valid"` the test data of every task are its validation data. `data` is a folder with datasets.
@@ -186,17 +191,27 @@ def load_tasks(config: Config, data: str | os.PathLike[str] | None) -> tuple[lis
     return tasks, example
 
 
-def _replace_test(task: Task, example: Tensor, seed: int) -> Task:
+def _replace_test(task: Task, example: Inputs, seed: int) -> Task:
     """The same task with its validation data, those that learning would set aside, in place of the test data."""
     train, valid, classes = prepare_data(task, example, torch.Generator().manual_seed(seed))
-    return Task(task.name, train.source, valid.source, task.class_names or classes, test=valid.source)
+    parts = {"train": train.source, "valid": valid.source, "test": valid.source}
+    return replace(task, **parts, classes=task.class_names or classes, valid_transform=None)  # type: ignore[arg-type]
 
 
-def _make_example(task: Task) -> Tensor:
-    """An input of the shape and type that a task has, all zeros."""
-    data = Data(task.train, f"Task {task.name!r}, train")
-    x = data.finish(data.first()[:1])
-    return torch.zeros_like(x, dtype=torch.get_default_dtype() if x.is_floating_point() else x.dtype)
+def _make_example(task: Task) -> Inputs:
+    """An input of the shape and type that a task has, all zeros; whole numbers among several inputs are the first example's.
+
+    A mask of zeros would hide everything.
+    """
+    data = open_data(task, "train")
+    inputs = data.finish(select_rows(data.first(), slice(1)))
+
+    def clear(x: Tensor) -> Tensor:
+        if not x.is_floating_point() and not isinstance(inputs, Tensor):
+            return x.clone()
+        return torch.zeros_like(x, dtype=torch.get_default_dtype() if x.is_floating_point() else x.dtype)
+
+    return map_tensors(clear, inputs)
 
 
 def load_learner(folder: Path, config: Config, network: str | None = None, verify: bool = True) -> Learner:
@@ -204,11 +219,11 @@ def load_learner(folder: Path, config: Config, network: str | None = None, verif
     from lightning_fabric import Fabric
 
     body, files = store.load(folder, SavedLearner)
-    shape = tuple(example_input(files, folder).shape[1:])
+    example = example_input(files, folder)
     if not body.tasks:
         raise StoreError(f"{folder} holds a learner that has not learned a task.")
     with use_seed(config.seed):
-        model = replace(config, model=network or config.model).make_model(shape, body.tasks[0].classes)
+        model = replace(config, model=network or config.model).make_model(example, body.tasks[0].classes)
     fabric = Fabric(accelerator=config.device, devices=1)
     return Learner.load(folder, model, fabric=fabric, progress=False, verify=verify)
 

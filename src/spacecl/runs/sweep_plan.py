@@ -13,7 +13,16 @@ from typing import Any
 from .. import disk
 from ..data.benchmarks.presets import ABLATIONS, POST_VARIANCE, PUBLISHED
 from ..errors import ConfigError
-from .config import METHOD_ORDER, Config, build_model, choose_recipe, find_benchmark, find_differences, get_methods
+from .config import (
+    METHOD_ORDER,
+    Config,
+    build_model,
+    choose_recipe,
+    find_benchmark,
+    find_differences,
+    get_methods,
+    identify_settings,
+)
 from .resolve import fit_variance, merge_settings, resolve
 from .result import read_result
 from .run_folder import is_run, lock_run, shorten_name
@@ -141,7 +150,7 @@ def _check_same_settings(configs: Mapping[Path, Config], out: Path) -> None:
     """Refuse to plan runs in folders that hold runs with other settings."""
     for folder, config in configs.items():
         before = _read_config(folder)
-        changes = [] if before is None else find_differences(before, config.to_json())
+        changes = [] if before is None else find_differences(identify_settings(before), identify_settings(config.to_json()))
         if changes:
             raise ConfigError(
                 f"{folder} holds a run with other settings: {'; '.join(changes)}. Give another folder with --out, or "

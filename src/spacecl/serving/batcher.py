@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..learner import INFER, Learner
+from ..structure.calling import Inputs, concatenate_rows, count_rows
 
 Outputs = dict[str, Tensor | list[str]]  # by name, each with one entry per row
 Result = TypeVar("Result")
@@ -27,7 +28,7 @@ class Query:
     """Rows for one task, or for task inference (`INFER`), and the future that receives the outputs."""
 
     task: str
-    rows: Tensor
+    rows: Inputs
     future: Future[Outputs]
 
 
@@ -58,7 +59,7 @@ class Batcher:
     def alive(self) -> bool:
         return self._thread.is_alive() and not self._closed
 
-    def submit(self, task: str, rows: Tensor) -> Future[Outputs]:
+    def submit(self, task: str, rows: Inputs) -> Future[Outputs]:
         """Queue rows for a task's network, or for task inference with the task `INFER`."""
         future: Future[Outputs] = Future()
         self._put(Query(task, rows, future))
@@ -102,7 +103,7 @@ class Batcher:
             rows = 0
             while isinstance(job, Query):
                 batch.append(job)
-                rows += len(job.rows)
+                rows += count_rows(job.rows)
                 job = _do_nothing if rows >= self.max_rows else self._next_job()
             self._run_batch(batch)
             if job is None:
@@ -129,7 +130,7 @@ class Batcher:
 def _run_queries(learner: Learner, task: str, queries: list[Query]) -> None:
     """Run all queries of a task in one pass. If the pass fails, run them one by one: only the faulty ones fail."""
     try:
-        outputs = _compute_outputs(learner, task, torch.cat([query.rows for query in queries]))
+        outputs = _compute_outputs(learner, task, concatenate_rows([query.rows for query in queries]))
     except Exception as error:
         if len(queries) == 1:
             queries[0].future.set_exception(error)
@@ -139,12 +140,12 @@ def _run_queries(learner: Learner, task: str, queries: list[Query]) -> None:
         return
     start = 0
     for query in queries:
-        end = start + len(query.rows)
+        end = start + count_rows(query.rows)
         query.future.set_result({name: values[start:end] for name, values in outputs.items()})
         start = end
 
 
-def _compute_outputs(learner: Learner, task: str, rows: Tensor) -> Outputs:
+def _compute_outputs(learner: Learner, task: str, rows: Inputs) -> Outputs:
     if task != INFER:
         logits = learner.logits(rows, task)
         return {"logits": logits, "label": logits.argmax(1)}

@@ -18,7 +18,6 @@ import numpy as np
 from pydantic_core import from_json
 
 from ..errors import SpaceError
-from ..export.export import INPUT
 
 HEADER = "Inference-Header-Content-Length"
 VERSION = "1"  # of every model: a committed task does not change
@@ -33,6 +32,7 @@ DATATYPES: dict[str, np.dtype[Any]] = {  # the protocol's numeric types
     "UINT8": np.dtype("u1"),
     "UINT16": np.dtype("<u2"),
     "UINT32": np.dtype("<u4"),
+    "BOOL": np.dtype("?"),
 }
 
 
@@ -48,7 +48,7 @@ class RequestError(SpaceError):
 class InferenceRequest:
     """The rows of a request, the names of the requested outputs, and those to send as binary data."""
 
-    rows: np.ndarray
+    rows: dict[str, np.ndarray]  # by the name of the input
     outputs: tuple[str, ...]
     binary: frozenset[str]
     id: str | None = None
@@ -81,7 +81,7 @@ def decompress(body: bytes, encoding: str, limit: int) -> bytes:
 
 
 def parse_request(
-    body: bytes, json_length: str | None, shape: Sequence[int], dtype: np.dtype, outputs: Sequence[str], max_rows: int
+    body: bytes, json_length: str | None, expected: Mapping[str, np.ndarray], outputs: Sequence[str], max_rows: int
 ) -> InferenceRequest:
     """Read an inference request.
 
@@ -89,19 +89,13 @@ def parse_request(
     ----------
     body : the decompressed body.
     json_length : the value of `HEADER`: how many bytes of the body are JSON. Binary data follows. None: all is JSON.
-    shape : the shape of one row of the model's input.
-    dtype : the type of the model's input.
+    expected : an example of each of the model's inputs, by name.
     outputs : the names of the model's outputs.
     max_rows : requests with more rows are refused.
     """
     document, tail = _split_body(body, json_length)
     inputs = document.get("inputs")
-    if not isinstance(inputs, list) or len(inputs) != 1 or not isinstance(inputs[0], dict):
-        raise RequestError(f'"inputs" must be a list with one entry, named {INPUT!r}.')
-    entry = inputs[0]
-    if entry.get("name") != INPUT:
-        raise RequestError(f'The input is named {shorten(entry.get("name"))}, but must be named "{INPUT}".')
-    rows = _read_rows(entry, tail, list(shape), dtype, max_rows)
+    rows = _read_inputs(inputs, tail, expected, max_rows)
     names, binary = _read_outputs(document, outputs)
     request_id = document.get("id")
     if request_id is not None and not isinstance(request_id, str):
@@ -148,9 +142,33 @@ def _split_body(body: bytes, json_length: str | None) -> tuple[dict[str, Any], b
     return document, body[end:]
 
 
+def _read_inputs(inputs: Any, tail: bytes, expected: Mapping[str, np.ndarray], max_rows: int) -> dict[str, np.ndarray]:
+    """Return the rows of every input, in the order that the model expects; their binary data stand in that of the request."""
+    names = list(expected)
+    if not isinstance(inputs, list) or len(inputs) != len(names) or not all(isinstance(entry, dict) for entry in inputs):
+        count = "one entry" if len(names) == 1 else f"{len(names)} entries"
+        raise RequestError(f'"inputs" must be a list with {count}, named {", ".join(map(repr, names))}.')
+    rows: dict[str, np.ndarray] = {}
+    for entry in inputs:
+        name = entry.get("name")
+        if not isinstance(name, str) or name not in names or name in rows:
+            wanted = f'must be named "{names[0]}"' if len(names) == 1 else f"the inputs are {', '.join(names)}, each once"
+            raise RequestError(f"The input is named {shorten(name)}, but {wanted}.")
+        size = _get_parameters(entry).get("binary_data_size")
+        last = len(rows) == len(names) - 1
+        own = len(tail) if last or type(size) is not int else max(0, size)  # bytes of this input; none may be left over
+        has_data = size is not None or last
+        example = expected[name]
+        rows[name] = _read_rows(entry, tail[:own] if has_data else b"", list(example.shape[1:]), example.dtype, max_rows)
+        tail = tail[own:] if has_data else tail
+    if len({len(array) for array in rows.values()}) > 1:
+        raise RequestError("The inputs have different numbers of rows; give one row per example in each.")
+    return {name: rows[name] for name in names}
+
+
 def _read_rows(entry: Mapping[str, Any], tail: bytes, shape: list[int], dtype: np.dtype, max_rows: int) -> np.ndarray:
     """Return the rows of an input, in the type that the model reads."""
-    kinds = "f" if dtype.kind == "f" else "iu"
+    kinds = dtype.kind if dtype.kind in "fb" else "iu"
     sent = _read_datatype(entry.get("datatype"), kinds)
     size = entry.get("shape")
     is_shape = isinstance(size, list) and all(type(number) is int for number in size)
@@ -175,12 +193,15 @@ def _read_rows(entry: Mapping[str, Any], tail: bytes, shape: list[int], dtype: n
     if "data" not in entry or tail:
         raise RequestError(f'An input needs "data", or "binary_data_size" among its parameters with {HEADER}.')
     try:
-        if _collect_types(entry["data"]) <= ({int, float} if kinds == "f" else {int}):
+        if _collect_types(entry["data"]) <= _JSON_TYPES[kinds]:
             with np.errstate(over="ignore"):
                 return np.asarray(entry["data"], dtype).reshape(size)
     except (ValueError, TypeError, OverflowError, RecursionError):  # the wrong size, ragged, not a list, or out of range
         pass
     raise RequestError(f'"data" must have {count} numbers, flat or nested, for the shape {size}.')
+
+
+_JSON_TYPES: dict[str, set[type]] = {"f": {int, float}, "b": {bool}, "iu": {int}}  # by NumPy's kinds of the model's input
 
 
 def _read_datatype(name: Any, kinds: str) -> np.dtype:

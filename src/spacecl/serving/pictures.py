@@ -13,6 +13,7 @@ from torch import Tensor
 from ..data.images import preprocess
 from ..data.pictures import PIXELS, LargePictureError, open_picture, to_pixels
 from ..learner import Learner
+from ..structure.calling import list_tensors
 from .open_inference import RequestError
 
 Shape = tuple[int, ...]
@@ -66,7 +67,7 @@ def classify(learner: Learner, pixels: Mapping[Shape, np.ndarray]) -> PictureAns
             reason = "taught without spacecl.Images, so it is not known how to turn a picture into its inputs"
             answers.append({"task": name, "problem": reason})
             continue
-        rows = preprocess(record.pictures, image).to(learner.example.dtype)
+        rows = preprocess(record.pictures, image).to(list_tensors(learner.example)[0].dtype)
         probabilities = learner.logits(rows, name)[0].softmax(0)
         if not bool(probabilities.isfinite().all()):
             raise RequestError(f"Model {name!r}: the answer to this picture is not finite.", 422)

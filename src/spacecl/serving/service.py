@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.task_data import check_input
+from ..data.inputs import check_input
 from ..errors import SpaceError, TaskError
-from ..export.export import INPUT
 from ..learner import INFER, Learner
+from ..structure.calling import INPUT, Inputs, list_tensors, name_tensors
 from . import pictures
 from .batcher import Batcher, Outputs
 from .open_inference import (
@@ -119,8 +119,8 @@ class Service:
     def list_outputs(self, model: str) -> list[TensorMetadata]:
         task = self._get_task(model)
         if task != INFER:
-            example = self.learner.example
-            number = get_datatype(_to_numpy(example).dtype) if example.is_floating_point() else "FP32"
+            floats = [example for example in list_tensors(self.learner.example) if example.is_floating_point()]
+            number = get_datatype(_to_numpy(floats[0]).dtype) if floats else "FP32"
             classes = self.learner.records[task].classes
             return [
                 {"name": "logits", "datatype": number, "shape": [-1, classes]},
@@ -136,13 +136,15 @@ class Service:
         return outputs
 
     def describe(self, model: str) -> ModelMetadata:
-        shape = [-1, *self.learner.example.shape[1:]]
         record = self.learner.records.get(model)
         return {
             "name": model,
             "versions": [VERSION],
             "platform": "spacecl",
-            "inputs": [{"name": INPUT, "datatype": get_datatype(_to_numpy(self.learner.example).dtype), "shape": shape}],
+            "inputs": [
+                {"name": name, "datatype": get_datatype(_to_numpy(tensor).dtype), "shape": [-1, *tensor.shape[1:]]}
+                for name, tensor in name_tensors(self.learner.example).items()
+            ],
             "outputs": self.list_outputs(model),
             "parameters": {}
             if record is None
@@ -189,11 +191,14 @@ class Service:
 
     async def infer(self, model: str, body: bytes, json_length: str | None) -> tuple[bytes, dict[str, str]]:
         """Answer an inference request; return the body and the headers of the response."""
-        example = _to_numpy(self.learner.example)
+        example = self.learner.example
+        expected = {name: _to_numpy(tensor) for name, tensor in name_tensors(example).items()}
         self.find_model(model)  # again: the task may have been removed while the body was arriving
         names = [output["name"] for output in self.list_outputs(model)]
-        request = parse_request(body, json_length, example.shape[1:], example.dtype, names, self.limits.rows)
-        outputs = await self._run(model, torch.from_numpy(request.rows))
+        request = parse_request(body, json_length, expected, names, self.limits.rows)
+        tensors = {name: torch.from_numpy(rows) for name, rows in request.rows.items()}
+        several = tensors if isinstance(example, Mapping) else tuple(tensors.values())
+        outputs = await self._run(model, tensors[INPUT] if isinstance(example, Tensor) else several)
         arrays = {name: _to_numpy(values) for name, values in outputs.items()}
         if not all(np.isfinite(values).all() for values in arrays.values() if values.dtype.kind == "f"):
             raise RequestError(
@@ -213,7 +218,7 @@ class Service:
     def _get_task(self, model: str) -> str:
         return INFER if model == ANY_TASK and ANY_TASK not in self.learner.tasks else model
 
-    async def _run(self, model: str, rows: Tensor) -> Outputs:
+    async def _run(self, model: str, rows: Inputs) -> Outputs:
         problem = check_input(rows, self.learner.example)
         if problem:
             raise RequestError(f"Model {model!r}: {problem}")

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from .blueprint import random_inputs
-from .calling import Inputs, call_model
+from .calling import Inputs
+from .memory_format import run_model
 
 
 class Auxiliary(nn.Module):
@@ -19,15 +20,15 @@ class Auxiliary(nn.Module):
         return None
 
 
-def drop_auxiliary_layers(module: nn.Module, example: Inputs) -> None:
-    """Replace, in place, the layers that only serve outputs which the model has in training and not in eval mode.
+def without_auxiliary_layers(module: nn.Module, example: Inputs) -> nn.Module:
+    """A model without the layers that only serve outputs which it has in training and not in eval mode.
 
     Networks are trained on the model's own scores, so these layers would learn nothing. A model whose forward() returns one
-    tensor in training, or that fails in it, stays as it is.
+    tensor in training, or that fails in it, is returned as it is.
     """
     values, running = _run(module, example, training=True)
     if values <= 1:
-        return
+        return module
     used = _run(module, example, training=False)[1]
     outermost: list[str] = []
     for name in running:
@@ -35,12 +36,10 @@ def drop_auxiliary_layers(module: nn.Module, example: Inputs) -> None:
         inside = any(name.startswith(f"{parent}.") for parent in outermost)
         if name not in used and not inside and any(True for _ in layer.parameters()):
             outermost.append(name)
-    trial = copy.deepcopy(module)
+    result = copy.deepcopy(module)
     for name in outermost:
-        trial.set_submodule(name, Auxiliary())
-    if outermost and _run(trial, example, training=True)[0]:
-        for name in outermost:
-            module.set_submodule(name, Auxiliary())
+        result.set_submodule(name, Auxiliary())
+    return result if outermost and _run(result, example, training=True)[0] else module
 
 
 def _run(module: nn.Module, example: Inputs, training: bool) -> tuple[int, list[str]]:
@@ -54,7 +53,7 @@ def _run(module: nn.Module, example: Inputs, training: bool) -> tuple[int, list[
     copied.register_forward_hook(lambda _, __, result: results.append(result))
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
-            call_model(copied, random_inputs(example, 2))
+            run_model(copied, random_inputs(example, 2))
         except Exception:
             return 0, []
     values = 1 if isinstance(results[-1], Tensor) else len(results[-1])

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..errors import UnsupportedModelError
 
-Inputs: TypeAlias = "Tensor | tuple[Tensor, ...] | Mapping[str, Tensor]"  # of a model, all with one row per example
+Inputs: TypeAlias = Tensor | tuple[Tensor, ...] | Mapping[str, Tensor]  # of a model, all with one row per example
 INPUT = "input"  # the name of an input that has none
 SCORES = "logits"  # the name under which models return their scores beside other values
 
@@ -58,6 +58,11 @@ def map_tensors(function: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:
     if isinstance(inputs, Mapping):
         return {name: function(tensor) for name, tensor in inputs.items()}
     return tuple(map(function, inputs))
+
+
+def move_tensors(inputs: Inputs, device: torch.device) -> Inputs:
+    """The same inputs on a device."""
+    return map_tensors(lambda tensor: tensor.to(device, non_blocking=device.type != "cpu"), inputs)
 
 
 def list_tensors(inputs: Inputs) -> list[Tensor]:

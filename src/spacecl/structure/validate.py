@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 
 from ..errors import ConfigError, UnsupportedModelError, warn_user
 from ..validation import show
-from .auxiliary import drop_auxiliary_layers
+from .auxiliary import without_auxiliary_layers
 from .blueprint import Blueprint, check_head, describe_unsupported, is_pretrained, random_inputs, rebuild
 from .calling import Inputs, map_tensors
 from .channels import Channels, trace
@@ -34,9 +34,8 @@ def validate_model(
 ) -> Blueprint:
     """Trace and check a model; returns its blueprint or raises an error that names layers and lines of code."""
     _check_arguments(model, example, head, shared)
-    module = _copy_model(model)
     example = map_tensors(lambda tensor: tensor[:1].detach().cpu().clone(), example)
-    drop_auxiliary_layers(module, example)
+    module = without_auxiliary_layers(_copy_model(model), example)
     traced = trace(module, example, head, shared, rules)
     check_head(module, traced.head)
     channels = check_narrowing(module, example, traced)

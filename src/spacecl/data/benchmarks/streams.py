@@ -9,15 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch.utils.data import TensorDataset
 
 from ...errors import ConfigError, warn_user
+from ...structure.calling import list_tensors
 from ..arrays import DecodedDataset, Split, split_rows
 from ..catalogue import DATASETS
 from ..images import Images, compute_statistics, pad_statistics
 from ..sources import load
 from ..task import Source, Task
-from ..task_data import Data
+from ..task_data import open_data
 from ..user_tasks import load_file, load_folder
 from .presets import BENCHMARKS, Benchmark
 
@@ -135,26 +135,22 @@ def _load_padded(benchmark: Benchmark, data: DataFolder, number: int) -> Task:
 def _limit_task(task: Task, limit: int, seed: int) -> Task:
     """Return the same task with at most `limit` examples of each class."""
     train, valid, test = (
-        None if source is None else _limit(source, limit, seed, task.name) for source in (task.train, task.valid, task.test)
+        None if getattr(task, part) is None else _limit(task, part, limit, seed) for part in ("train", "valid", "test")
     )
     assert train is not None
     return replace(task, train=train, valid=valid, test=test)
 
 
-def _limit(source: Source, limit: int, seed: int, name: str) -> Source:
-    if isinstance(source, Images):
-        return source.subset(_limit_rows(source.targets.numpy(), limit, seed))
-    if isinstance(source, TensorDataset):
-        source = source.tensors  # type: ignore[assignment]
-    if isinstance(source, (tuple, list)):
-        tensors = Data(source, f"Task {name!r}").tensors
-        assert tensors is not None
-        x, y = tensors
-        if y.dim() != 1 or len(x) != len(y):
+def _limit(task: Task, part: str, limit: int, seed: int) -> Source:
+    source, data = getattr(task, part), open_data(task, part)
+    if data.images is not None:
+        return data.images.subset(_limit_rows(data.images.targets.numpy(), limit, seed))
+    if data.tensors is not None:
+        x, y = data.tensors
+        if y.dim() != 1 or any(len(tensor) != len(y) for tensor in list_tensors(x)):
             return source  # an error when the data is checked
-        rows = torch.from_numpy(_limit_rows(y.numpy(), limit, seed))
-        return x[rows], y[rows]
-    raise ConfigError(f"Task {name!r}: limit works with tensors and images; leave it out for a {type(source).__name__}.")
+        return data.rows(torch.from_numpy(_limit_rows(y.numpy(), limit, seed)))
+    raise ConfigError(f"Task {task.name!r}: limit works with tensors and images; leave it out for a {type(source).__name__}.")
 
 
 def _limit_rows(labels: np.ndarray, limit: int, seed: int) -> np.ndarray:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ...learning.distributed import all_sum
+from ...structure.calling import Inputs, count_rows
 from ...structure.channels import Place
 from ...structure.memory_format import run_model
 
@@ -206,7 +207,7 @@ def rows_at(place: Place, activation: Tensor) -> Tensor:
 def collect_statistics(
     module: nn.Module,
     places: Sequence[Place],
-    batches: Iterable[Tensor],
+    batches: Iterable[Inputs],
     fabric: Fabric,
     *,
     shrinkage: bool = False,
@@ -230,8 +231,8 @@ def collect_statistics(
     watch = _Watch(watched, gradients is not None)
     with torch.set_grad_enabled(gradients is not None):
         for batch in batches:
-            watch.examples, watch.seen = len(batch), []
-            examples += len(batch)
+            watch.examples, watch.seen = count_rows(batch), []
+            examples += watch.examples
             with watch:
                 outputs = run_model(module, batch)
             if gradients is not None and watch.seen:

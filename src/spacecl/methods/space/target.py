@@ -13,6 +13,7 @@ from ...data.task_data import Data
 from ...learning.analysis import Comparison
 from ...learning.context import TaskContext
 from ...learning.trainer import Trainer
+from ...structure.calling import move_tensors
 from ...structure.memory_format import run_model
 from .selection import Ranking
 
@@ -54,7 +55,7 @@ class HeldOut:
         for data in self._parts:
             count = 0
             for x, y in data.batches(250, torch.Generator().manual_seed(self._trainer.seed)):
-                logits = run_model(network, data.finish(x.to(fabric.device)), self._trainer.channels_last)
+                logits = run_model(network, data.finish(move_tensors(x, fabric.device)), self._trainer.channels_last)
                 answers.append(logits.float().log_softmax(1).cpu())
                 labels.append(y.cpu())
                 count += len(y)
