@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..structure.calling import call_model
+from ..structure.calling import Inputs, call_model, list_tensors, map_tensors
 from ..structure.memory_format import run_model, set_memory_format
 from .trainer import Loss, MakeLoss, Trainer
 
@@ -26,7 +26,7 @@ def make_matching_loss(full: nn.Module, trainer: Trainer) -> MakeLoss:
         set_memory_format(full.to(trainer.fabric.device), trainer.channels_last).eval()
         return loss
 
-    def loss(wrapped: nn.Module, x: Tensor, _: Tensor) -> Tensor:
+    def loss(wrapped: nn.Module, x: Inputs, _: Tensor) -> Tensor:
         x = mix_examples(x)
         with torch.no_grad():
             answers = run_model(full, x, trainer.channels_last)
@@ -35,13 +35,18 @@ def make_matching_loss(full: nn.Module, trainer: Trainer) -> MakeLoss:
     return make_loss
 
 
-def mix_examples(x: Tensor) -> Tensor:
-    """Mix every example of a batch with another at random. Integers, such as tokens, cannot be mixed, and stay as they are."""
-    if not x.is_floating_point():
-        return x
-    shares = torch.rand(len(x), *[1] * (x.dim() - 1), device=x.device, dtype=x.dtype)
-    others = x[torch.randperm(len(x), device=x.device)]
-    return torch.lerp(others, x, shares)
+def mix_examples(inputs: Inputs) -> Inputs:
+    """Mix every example of a batch with another at random. Integers, such as tokens, cannot be mixed.
+
+    Examples that have any stay as they are: a mixture of pictures would not belong to the text of one of them.
+    """
+    tensors = list_tensors(inputs)
+    if not all(x.is_floating_point() for x in tensors):
+        return inputs
+    rows, first = len(tensors[0]), tensors[0]
+    shares = torch.rand(rows, device=first.device, dtype=first.dtype)
+    order = torch.randperm(rows, device=first.device)
+    return map_tensors(lambda x: torch.lerp(x[order], x, shares.reshape(-1, *[1] * (x.dim() - 1)).to(x.dtype)), inputs)
 
 
 def distillation_loss(outputs: Tensor, targets: Tensor, temperature: float) -> Tensor:
