@@ -177,6 +177,71 @@ class Text(nn.Module):
         return self.fc(F.relu(self.conv(self.embed(x).transpose(1, 2))).amax(2))
 
 
+class Grouped(nn.Module):
+    """Grouped convolutions of few channels, which lose whole groups, and of many, which lose channels of every group."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 12, 3, padding=1)
+        self.groups = nn.Conv2d(12, 18, 3, padding=1, groups=6)
+        self.norm = nn.BatchNorm2d(18)
+        self.middle = nn.Conv2d(18, 12, 1)
+        self.lanes = nn.Conv2d(12, 16, 3, padding=1, groups=2)
+        self.up = nn.ConvTranspose2d(16, 10, 2, 2)
+        self.fc = nn.Linear(10, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.norm(self.groups(F.relu(self.stem(x)))))
+        return self.fc(F.relu(self.up(F.relu(self.lanes(F.relu(self.middle(x)))))).mean((2, 3)))
+
+
+class Distilled(nn.Module):
+    """Two heads whose scores are averaged, one of them a convolution; a dictionary with the scores beside other values."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 9, 3)
+        self.head = nn.Linear(9, 3)
+        self.map = nn.Conv2d(9, 3, 1)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        x = F.relu(self.conv(x))
+        scores = (self.head(x.mean((2, 3))) + self.map(x).amax((2, 3))) / 2
+        return {"features": x, "logits": scores}
+
+
+class Recurrent(nn.Module):
+    """Embedded tokens, read in both directions by two layers of an LSTM, then by a GRU and, step by step, by a cell."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(20, 8)
+        self.lstm = nn.LSTM(8, 7, num_layers=2, bidirectional=True, batch_first=True)
+        self.gru = nn.GRU(14, 6, batch_first=True)
+        self.cell = nn.LSTMCell(6, 5)
+        self.fc = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, _ = self.gru(self.lstm(self.embed(x))[0])
+        state = None
+        for step in x.unbind(1):
+            state = self.cell(step, state)
+        return self.fc(state[0])
+
+
+class Product(nn.Module):
+    """Products with matrices of the model's own, which have a row for every channel that they read."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Parameter(torch.randn(6, 12) * 0.4)
+        self.second, self.bias = nn.Parameter(torch.randn(12, 9) * 0.3), nn.Parameter(torch.zeros(9))
+        self.fc = nn.Linear(9, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(F.relu(torch.addmm(self.bias, F.relu(x @ self.first), self.second)))
+
+
 IMAGE = torch.zeros(1, 3, 8, 8)
 VECTOR = torch.zeros(1, 6)
 FAMILIES = {  # name -> (model, example input, shared layers)
@@ -189,6 +254,10 @@ FAMILIES = {  # name -> (model, example input, shared layers)
     "vision transformer": (VisionTransformer, IMAGE, VISION_SHARED),
     "whole transformer": (VisionTransformer, IMAGE, ()),
     "text": (Text, torch.zeros(1, 7, dtype=torch.int64), ()),
+    "grouped": (Grouped, IMAGE, ()),
+    "distilled": (Distilled, IMAGE, ()),
+    "recurrent": (Recurrent, torch.zeros(1, 7, dtype=torch.int64), ()),
+    "product": (Product, VECTOR, ()),
 }
 
 

@@ -43,6 +43,7 @@ from .options import add_former_values
 from .os_errors import file_errors
 from .progress import Progress
 from .seeds import task_seed, use_seed
+from .structure.auxiliary import without_auxiliary_layers
 from .structure.blueprint import rebuild, repeat_to_shape
 from .structure.calling import Inputs, count_rows
 from .structure.validate import check_model, validate_model
@@ -519,6 +520,7 @@ class Learner:
         check_flag("verify", verify)
         check_model(model)
         body, files = store.load(folder, SavedLearner)
+        model = without_auxiliary_layers(model, example_input(files, folder))
         compare_tensors(body.tensors, model, folder)
         method = _make_method(body, None, folder) if method is None else method
         _check_method(method)

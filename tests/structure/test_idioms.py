@@ -110,6 +110,25 @@ def convnext(m, x):
     return m.fc((m.stem(x) + y.permute(0, 3, 1, 2)).mean((2, 3)))
 
 
+def auxiliary_head(m, x):
+    x = F.relu(m.a(x))
+    return (m.fc(x), m.aux(x)) if m.training else m.fc(x)
+
+
+def skipping(m, x):
+    """As LayerDrop in transformers: the number is drawn in eval mode, too."""
+    skip, x = torch.rand(()), F.relu(m.a(x))
+    if not m.training or skip > 0.5:
+        x = x + m.b(x)
+    return m.fc(x)
+
+
+def full_precision(m, x):
+    with torch.autocast("cpu", enabled=False):
+        x = m.a(x.float())
+    return m.fc(F.relu(x))
+
+
 SUPPORTED = {  # name: (model, example, options, groups that it should have)
     "a view after pooling": (
         lambda: Custom(lambda m, x: m.fc(F.max_pool2d(F.relu(m.a(x)), 2).view(x.size(0), -1)), a=conv(), fc=linear(128, 3)),
@@ -244,6 +263,81 @@ SUPPORTED = {  # name: (model, example, options, groups that it should have)
         {},
         {("a",): 10},
     ),
+    "scores first in a tuple": (
+        lambda: Custom(lambda m, x: (m.fc(F.relu(m.a(x))), x), a=linear(), fc=linear(10, 3)),
+        VECTOR,
+        {},
+        {("a",): 10},
+    ),
+    "scores by name": (
+        lambda: Custom(lambda m, x: {"features": x, "logits": m.fc(F.relu(m.a(x)))}, a=linear(), fc=linear(10, 3)),
+        VECTOR,
+        {},
+        {("a",): 10},
+    ),
+    "an auxiliary head in training": (
+        lambda: Custom(auxiliary_head, a=linear(), aux=nn.Sequential(linear(10, 5), linear(5, 3)), fc=linear(10, 3)),
+        VECTOR,
+        {},
+        {("a",): 10},
+    ),
+    "a scale and a norm for every class": (
+        lambda: Custom(
+            lambda m, x: m.norm(m.fc(F.relu(m.a(x)))) * m.scale,
+            a=linear(),
+            fc=linear(10, 3),
+            norm=nn.BatchNorm1d(3),
+            scale=nn.Parameter(torch.ones(3)),
+        ),
+        VECTOR,
+        {},
+        {("a",): 10},
+    ),
+    "random numbers that only training uses": (
+        lambda: Custom(skipping, a=linear(), b=linear(10, 10), fc=linear(10, 3)),
+        VECTOR,
+        {},
+        {("a", "b"): 10},
+    ),
+    "a table selected by a buffer": (
+        lambda: Custom(
+            lambda m, x: m.fc(F.relu(m.a(x)[:, None] + m.table[m.index]).mean(1)),
+            a=linear(),
+            table=nn.Parameter(torch.randn(4, 10)),
+            index=torch.tensor([3, 1, 1]),
+            fc=linear(10, 3),
+        ),
+        VECTOR,
+        {},
+        {("a",): 10},
+    ),
+    "a computed table selected by a buffer": (
+        lambda: Custom(
+            lambda m, x: m.fc(F.relu(m.a(x)[:, None] + m.b(m.table)[m.index]).mean(1)),
+            a=linear(),
+            b=linear(),
+            table=torch.randn(4, 6),
+            index=torch.tensor([3, 1, 1]),
+            fc=linear(10, 3),
+        ),
+        VECTOR,
+        {},
+        {("a", "b"): 10},
+    ),
+    "patches": (
+        lambda: Custom(
+            lambda m, x: m.fc(m.b(F.unfold(m.a(x), 2, stride=2).mT).mean(1)), a=conv(), b=linear(32, 9), fc=linear(9, 3)
+        ),
+        IMAGE,
+        {},
+        {("a",): 8, ("b",): 9},
+    ),
+    "without autocast": (
+        lambda: Custom(full_precision, a=linear(), fc=linear(10, 3)),
+        VECTOR,
+        {},
+        {("a",): 10},
+    ),
     "a gated linear unit": (
         lambda: Custom(lambda m, x: m.fc(F.glu(m.a(x))), a=linear(6, 14), fc=linear(7, 3)),
         VECTOR,
@@ -281,12 +375,7 @@ def test_common_ways_to_write_a_model_are_supported(name, tmp_path):
 
 
 REFUSED = {
-    "a tuple": (lambda m, x: (m.fc(m.a(x)),), "returns a tuple; a classifier returns its scores alone"),
-    "a dictionary": (lambda m, x: {"scores": m.fc(m.a(x))}, "returns a dict; a classifier returns its scores alone"),
-    "more in training": (
-        lambda m, x: (m.fc(m.a(x)), x) if m.training else m.fc(m.a(x)),
-        "In training mode forward.. returns a tuple",
-    ),
+    "a dictionary without scores": (lambda m, x: {"a": m.a(x), "b": m.fc(m.a(x))}, "returns a dict with a, b. Let it return"),
     "a fixed number of classes": (lambda m, x: m.fc(m.a(x)) * torch.ones(3), "with a head for any number of classes"),
     "something after the head": (lambda m, x: m.fc(m.a(x)).sort(1).values, "does not return the output of a linear layer"),
     "a computed weight": (lambda m, x: m.fc(F.linear(m.a(x), m.fc.weight.t() @ m.fc.weight)), "its weight is computed"),

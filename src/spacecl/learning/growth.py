@@ -12,7 +12,7 @@ from torch import Tensor
 from ..errors import SpaceError
 from ..structure.blueprint import repeat_to_shape
 from ..structure.channels import Channels, trace
-from ..structure.validate import check_narrowing
+from ..structure.probe import check_narrowing
 from .core import Core
 
 

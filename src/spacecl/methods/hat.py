@@ -69,9 +69,9 @@ class Gated(nn.Module):
         super().__init__()
         self.backbone, self.s_max, self.steps, self.step = backbone, s_max, steps, 0
         self.embedding = nn.Parameter(torch.randn(channels.units, dtype=next(backbone.parameters()).dtype))
-        self.readers = list(dict.fromkeys(place.weight for place in channels.readings))
-        for n, weight in enumerate(self.readers):
-            self.register_buffer(f"owner{n}", channels.dims[weight][1])
+        self.readers = {weight: dim for weight, dim in channels.readers.items() if channels.dims[weight][dim] is not None}
+        for n, (weight, dim) in enumerate(self.readers.items()):
+            self.register_buffer(f"owner{n}", channels.dims[weight][dim])
 
     def train(self, mode: bool = True) -> Gated:
         super().train(mode)
@@ -97,12 +97,11 @@ class Gated(nn.Module):
         self.step += self.training
         gates, weights = self.gates(), {}
         parameters = dict(self.backbone.named_parameters())
-        for n, name in enumerate(self.readers):
+        for n, (name, dim) in enumerate(self.readers.items()):
             owner = self.get_buffer(f"owner{n}")
             factor = torch.where(owner >= 0, gates[owner.clamp(min=0)], 1.0)
-            weights[name] = parameters[name] * factor.reshape(1, -1, *[1] * (parameters[name].dim() - 2)).to(
-                parameters[name].dtype
-            )
+            weight = parameters[name]
+            weights[name] = weight * factor.reshape([-1 if d == dim else 1 for d in range(weight.dim())]).to(weight.dtype)
         return find_scores(functional_call(self.backbone, weights, args, kwargs))
 
     def compensate_gradient(self) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ..errors import ConfigError
 from .calling import Inputs, map_tensors
 from .channels import Channels, Tensors
+from .graph import module_of
 from .layers import adapt_layer, initialize_layer
 from .owners import RULES
 from .resizing import resize_reshapes
@@ -97,9 +98,15 @@ class Blueprint:
 
     def new_head(self, tensors: Mapping[str, Tensor], classes: int) -> Tensors:
         """Draw the tensors of a head for `classes` classes, on features as wide as in `tensors`."""
-        old = tensors[f"{self.head}.weight"]
-        layer = nn.Linear(old.shape[1], classes, bias=f"{self.head}.bias" in tensors, dtype=old.dtype)
-        return {f"{self.head}.{name}": tensor.detach() for name, tensor in layer.named_parameters()}
+        heads = [name for name in self.channels.shapes if self.channels.is_head(name)]
+        new = {name: repeat_to_shape(tensors[name], (classes, *tensors[name].shape[1:])) for name in heads}
+        for layer in dict.fromkeys(module_of(name) for name in heads if module_of(name)):
+            inside = {name.removeprefix(f"{layer}."): tensor for name, tensor in new.items() if module_of(name) == layer}
+            module = rebuild(self.module.get_submodule(layer), inside)
+            with torch.no_grad():
+                initialize_layer(module)
+            new |= {f"{layer}.{name}": tensor for name, tensor in named_tensors(module).items() if name in inside}
+        return new
 
 
 def named_tensors(module: nn.Module) -> Tensors:
@@ -176,19 +183,25 @@ def is_pretrained(module: nn.Module) -> bool:
 
 
 def check_head(model: nn.Module, head: str | None) -> None:
-    """Raise an error unless the model has this head, it is linear, and no other layer shares its weight."""
-    linear = [name for name, layer in model.named_modules() if isinstance(layer, nn.Linear)]
-    if not linear:
+    """Raise an error unless the model has this head, a linear layer or a convolution, and no other layer shares its weight."""
+    possible = [name for name, layer in model.named_modules() if isinstance(layer, _HEADS)]
+    if not possible:
         raise ConfigError("The model has no Linear layer to serve as its head. Let it end in a torch.nn.Linear.")
     if head is None:
         return
     layer = dict(model.named_modules()).get(head)
-    if head not in linear:
+    if head not in possible:
         problem = "there is no such layer" if layer is None else f"it is a {type(layer).__name__}"
-        raise ConfigError(f"head={head!r} cannot be the head: {problem}. Name one of the Linear layers: {', '.join(linear)}.")
+        linear = [name for name in possible if isinstance(model.get_submodule(name), nn.Linear)]
+        raise ConfigError(
+            f"head={head!r} cannot be the head: {problem}. Name one of the Linear layers: {', '.join(linear or possible)}."
+        )
     names = [n for n, p in model.named_parameters(remove_duplicate=False) if p is layer.weight]  # type: ignore[union-attr]
     if len(names) > 1:
         raise ConfigError(f"head={head!r} cannot be the head: its weight is used as {', '.join(names)}. Give it its own.")
+
+
+_HEADS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 def repeat_to_shape(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:

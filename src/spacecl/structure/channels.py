@@ -57,15 +57,17 @@ class Channels:
     layers: Mapping[str, Tensor]  # layer, in order of use -> the unit of each output channel, or NO_OWNER
     readings: tuple[Place, ...]
     outputs: tuple[Place, ...]
+    readers: Mapping[str, int]  # weight that mixes channels -> its dimension of what it reads
     biases: Mapping[str, Sequence[str]]  # weight of a reading layer -> its bias, or biases where layers share the weight
-    weights: frozenset[str]  # of layers that create output channels
+    filters: Mapping[str, int]  # weight of a layer that creates channels -> its dimension of these
     private: frozenset[str]  # tensors that every task has for itself: norms and the head
     unprunable: Mapping[str, str | None]  # layer that keeps its full width -> why; None if the user shared it
     sizes: Mapping[str, tuple[str, int]]  # number that a module stores -> the tensor and dimension that it follows
     resizes: Mapping[str, Sequence[Sequence[Size]]]  # module -> the sizes of the reshapes inside it, if they need correction
     statistics: frozenset[int]  # numbers of the calls of mean() that are over channels
     operations: tuple[str, ...]
-    head: str
+    head: str  # the layer whose output the model returns
+    heads: frozenset[str]  # names of the head's tensors, and of those that have a value for every score
 
     @property
     def units(self) -> int:
@@ -78,12 +80,7 @@ class Channels:
 
     def is_head(self, name: str) -> bool:
         """Whether a tensor belongs to the head."""
-        return module_of(name) == self.head
-
-    @property
-    def heads(self) -> set[str]:
-        """Names of the head's tensors."""
-        return {name for name in self.private if self.is_head(name)}
+        return name in self.heads
 
     def all_units(self) -> Tensor:
         """A `keep` that keeps every unit."""
@@ -137,10 +134,11 @@ class Channels:
 
         With `unprunable`, the filters of unprunable layers are added, too.
         """
-        mask, owner = self.mask(name, keep), self.dims[name][0] if self.dims[name] else None
+        dim = self.filters.get(name, 0)
+        mask, owner = self.mask(name, keep), self.dims[name][dim] if self.dims[name] else None
         if owner is not None:
-            mask[((owner < 0) & unprunable) | ((owner >= 0) & keep[owner])] = True
-        elif unprunable and name in self.weights:
+            mask.movedim(dim, 0)[((owner < 0) & unprunable) | ((owner >= 0) & keep[owner])] = True
+        elif unprunable and name in self.filters:
             mask[:] = True
         return mask
 
@@ -227,7 +225,7 @@ def trace(
     by_units = _index_by_units(dims)
     layers, unprunable = {}, {}
     for weight, (start, stop) in owners.outputs.items():
-        if layer_of(weight) != owners.head:
+        if layer_of(weight) not in owners.heads:
             layers[layer_of(weight)] = unit_of(torch.arange(start, stop))
             units = owners.units[start:stop].tolist()
             if all(free[unit] < 0 for unit in units):
@@ -236,8 +234,10 @@ def trace(
                 unprunable[layer_of(weight)] = "all its channels are tied to each other" if tied else why
     layers |= {layer_of(weight): unit_of(ids) for weight, ids in owners.depthwise.items()}
     readings = [place for w, dim in owners.input_dims.items() for place in _list_places(w, "input", dim, dims[w][1])]
-    outputs = [place for w, dim in owners.input_dims.items() for place in _list_places(w, "output", dim, dims[w][0])]
-    in_head = {name for name in tensors if module_of(name) == owners.head}
+    outputs = [
+        place for w, dim in owners.output_dims.items() for place in _list_places(w, "output", dim, dims[w][owners.filters[w]])
+    ]
+    in_head = {name for name in tensors if module_of(name) in owners.heads} | _list_score_tensors(owners)
     norm_modules = {module_of(name) for name in owners.norms} - {""}
     norms = {name for name in tensors if module_of(name) in norm_modules} | owners.norms
     return Channels(
@@ -247,8 +247,9 @@ def trace(
         layers=layers,
         readings=tuple(readings),
         outputs=tuple(outputs),
+        readers=owners.readers,
         biases=owners.biases,
-        weights=frozenset(owners.outputs),
+        filters=owners.filters,
         private=frozenset((norms - owners.outputs.keys()) | in_head),
         unprunable=unprunable,
         sizes=_find_sizes(((source, unit_of(ids)) for source, ids in owners.sizes), by_units),
@@ -259,7 +260,17 @@ def trace(
         statistics=frozenset(owners.statistics),
         operations=tuple(owners.operations),
         head=owners.head,
+        heads=frozenset(in_head),
     )
+
+
+def _list_score_tensors(owners: Owners) -> set[str]:
+    """Names of tensors whose first dimension has an index for every score, such as a norm's or a scale's behind the head."""
+    scores = owners.units[slice(*owners.outputs[f"{owners.head}.weight"])]
+    first = {name: dims[0] for name, dims in owners.dims.items() if dims}
+    first |= {name: ids for name, ids in owners.elements.items() if ids.dim() == 1 and name not in first}
+    owned = {name: ids for name, ids in first.items() if ids is not None and len(ids) == len(scores) and bool((ids >= 0).all())}
+    return {name for name, ids in owned.items() if np.array_equal(owners.units[ids.numpy()], scores)}
 
 
 def _form_groups(owners: Owners, unprunable: set[int]) -> tuple[np.ndarray, list[Group]]:

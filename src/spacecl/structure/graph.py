@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import fnmatch
+import functools
 import os
 import re
 import warnings
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,17 +17,19 @@ from torch.fx import Node
 
 from .. import errors
 from ..errors import UnsupportedModelError, first_line
-from .calling import Inputs, map_tensors, name_tensors, to_arguments
+from .calling import Inputs, find_scores, map_tensors, name_tensors, to_arguments
 
 
 def export_graph(model: nn.Module, example: Inputs) -> torch.export.ExportedProgram:
-    """Export the model's graph on two copies of the first example; an error names the line of code that prevents it."""
+    """Export the graph of a model's scores on two copies of the first example; an error names the line that prevents it."""
     probe = make_probe(example)
     args, kwargs = to_arguments(probe)
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # whatever is unusual is either handled or refused with a reason
-            return torch.export.export(copy.deepcopy(model), args, kwargs)  # forward() may store activations in the module
+            return torch.export.export(_return_scores(model), args, kwargs)
+    except UnsupportedModelError:
+        raise
     except Exception as error:
         raise UnsupportedModelError(
             f"The model cannot be traced with {_describe_shapes(probe)}: "
@@ -34,15 +38,28 @@ def export_graph(model: nn.Module, example: Inputs) -> torch.export.ExportedProg
         ) from error
 
 
-def make_probe(example: Inputs) -> Inputs:
-    """Two copies of the first example."""
-    return map_tensors(lambda tensor: tensor[:1].repeat(2, *[1] * (tensor.dim() - 1)), example)
-
-
 def _describe_shapes(inputs: Inputs) -> str:
     if isinstance(inputs, Tensor):
         return f"an input of shape {tuple(inputs.shape)}"
     return "inputs of shape " + ", ".join(f"{tuple(tensor.shape)} ({name})" for name, tensor in name_tensors(inputs).items())
+
+
+def _return_scores(model: nn.Module) -> nn.Module:
+    """A copy of a model that returns its scores alone. A copy, because forward() may store activations in the module."""
+    copied = copy.deepcopy(model)
+    forward = copied.forward
+
+    @functools.wraps(forward)
+    def return_scores(*args: Any, **kwargs: Any) -> Tensor:
+        return find_scores(forward(*args, **kwargs))
+
+    copied.forward = return_scores
+    return copied
+
+
+def make_probe(example: Inputs) -> Inputs:
+    """Two copies of the first example."""
+    return map_tensors(lambda tensor: tensor[:1].repeat(2, *[1] * (tensor.dim() - 1)), example)
 
 
 def name_of(node: Node) -> str:
@@ -65,13 +82,52 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def layer_of(weight: str) -> str:
-    """The dotted name of a weight's layer: `conv1` for `conv1.weight`. A loose parameter is its own layer."""
-    return weight.removesuffix(".weight")
+    """The dotted name of a weight's layer: `conv1` for `conv1.weight`. A loose parameter is its own layer.
+
+    >>> layer_of("conv1.weight"), layer_of("lstm.weight_hh_l0"), layer_of("scale")
+    ('conv1', 'lstm', 'scale')
+    """
+    return _WEIGHT.sub("", weight)
+
+
+_WEIGHT = re.compile(r"\.weight(_[ih]h(_l\d+(_reverse)?)?)?$")
 
 
 def module_of(tensor: str) -> str:
     """The dotted name of the module that holds a tensor."""
     return tensor.rpartition(".")[0]
+
+
+def fix_sizes(exported: torch.export.ExportedProgram) -> None:
+    """Give values whose sizes depend on the values of tensors, as those selected by a mask, their sizes for the example."""
+    graph = exported.graph
+    if all(isinstance(size, int) for node in graph.nodes for size in getattr(node.meta.get("val"), "shape", ())):
+        return
+    tensors, given = (
+        {**exported.state_dict, **exported.constants},
+        iter(torch.utils._pytree.tree_leaves(exported.example_inputs)),
+    )
+    inputs = [tensors[spec.target] if spec.target in tensors else next(given) for spec in exported.graph_signature.input_specs]
+    with torch.no_grad():
+        _Recorder(exported.graph_module).run(*inputs)
+
+
+class _Recorder(torch.fx.Interpreter):
+    """Runs a graph, and records the value of every node."""
+
+    def run_node(self, n: Node) -> Any:
+        n.meta["val"] = value = super().run_node(n)
+        return value
+
+
+def find_effects(graph: torch.fx.Graph) -> set[Node]:
+    """The operations on which a graph's result depends: not those whose random numbers training alone uses, for instance."""
+    live: set[Node] = set()
+    for node in reversed(graph.nodes):
+        changes = getattr(getattr(node.target, "_schema", None), "is_mutable", False)
+        if node.op == "output" or changes or any(user in live for user in node.users):
+            live.add(node)
+    return live
 
 
 def layers_of(node: Node) -> list[tuple[str, str]]:

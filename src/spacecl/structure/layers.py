@@ -87,7 +87,11 @@ def initialize_layer(layer: nn.Module) -> None:
 
 def _find_rule(layer: nn.Module) -> LayerRule | None:
     """The rule of the layer's type, or of its nearest base class that has one."""
-    return next((_LAYERS[kind] for kind in type(layer).__mro__ if kind in _LAYERS), None)
+    for kind in type(layer).__mro__:
+        rule = _LAYERS.get(kind) or _BY_NAME.get(f"{kind.__module__}.{kind.__qualname__}")
+        if rule is not None:
+            return rule
+    return None
 
 
 def _reset(layer: Any) -> None:
@@ -96,11 +100,23 @@ def _reset(layer: Any) -> None:
         layer.reset_parameters()
 
 
+def keeps_whole_groups(groups: int, width: int) -> bool:
+    """Whether a grouped convolution that reads `width` channels in each group loses whole groups, or channels of every group.
+
+    The one of which there are more, so that a network can be narrowed in finer steps. A depthwise one loses groups.
+    """
+    return groups > width
+
+
 def _adapt_conv(layer: Any) -> None:
     outputs, per_group = layer.weight.shape[:2]
-    if layer.groups > 1 and layer.groups == layer.in_channels:  # depthwise: the groups are the channels
+    if layer.groups > 1 and keeps_whole_groups(layer.groups, layer.in_channels // layer.groups):
         layer.groups = outputs // (layer.out_channels // layer.groups)
     layer.out_channels, layer.in_channels = outputs, per_group * layer.groups
+
+
+def _adapt_transposed_conv(layer: Any) -> None:
+    layer.in_channels, layer.out_channels = layer.weight.shape[0], layer.weight.shape[1] * layer.groups
 
 
 def _adapt_linear(layer: Any) -> None:
@@ -131,10 +147,22 @@ def _adapt_embedding(layer: Any) -> None:
     layer.num_embeddings, layer.embedding_dim = layer.weight.shape
 
 
+def _adapt_recurrent(layer: Any) -> None:
+    layer.input_size = layer.weight_ih_l0.shape[1]
+    layer.hidden_size = (layer.weight_hr_l0 if layer.proj_size else layer.weight_hh_l0).shape[1]
+    if layer.proj_size:
+        layer.proj_size = len(layer.weight_hr_l0)
+
+
+def _adapt_recurrent_cell(layer: Any) -> None:
+    layer.input_size, layer.hidden_size = layer.weight_ih.shape[1], layer.weight_hh.shape[1]
+
+
 _BUILT_IN: dict[type[nn.Module], Adapt] = {
     nn.Conv1d: _adapt_conv,
     nn.Conv2d: _adapt_conv,
     nn.Conv3d: _adapt_conv,
+    nn.modules.conv._ConvTransposeNd: _adapt_transposed_conv,
     nn.Linear: _adapt_linear,
     nn.modules.batchnorm._BatchNorm: _adapt_batch_norm,
     nn.modules.instancenorm._InstanceNorm: _adapt_batch_norm,
@@ -143,5 +171,20 @@ _BUILT_IN: dict[type[nn.Module], Adapt] = {
     nn.RMSNorm: _adapt_layer_norm,
     nn.PReLU: _adapt_prelu,
     nn.Embedding: _adapt_embedding,
+    nn.RNNBase: _adapt_recurrent,
+    nn.RNNCellBase: _adapt_recurrent_cell,
 }
+
+
+def _adapt_transformers_conv1d(layer: Any) -> None:
+    layer.nx, layer.nf = layer.weight.shape
+
+
+def _initialize_transformers_conv1d(layer: Any) -> None:
+    nn.init.normal_(layer.weight, std=0.02)
+    nn.init.zeros_(layer.bias)
+
+
 _LAYERS = {kind: LayerRule(adapt, _reset) for kind, adapt in _BUILT_IN.items()}
+# Layers of libraries that may not be installed, by the name of the type.
+_BY_NAME = {"transformers.pytorch_utils.Conv1D": LayerRule(_adapt_transformers_conv1d, _initialize_transformers_conv1d)}

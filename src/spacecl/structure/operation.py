@@ -13,7 +13,7 @@ from torch.fx import Node
 
 from ..errors import ConfigError
 from .graph import layer_of, layers_of, matches, place_of, source_of
-from .owners import NO_OWNER, Owners, spread_along
+from .owners import NO_OWNER, Owners, spread_along, without_repetition
 
 _NOT_OWNED = "its channels meet values that no layer owns"
 
@@ -96,9 +96,23 @@ class Operation:
         attribute = self._attribute(argument)
         return None if attribute is None else attribute.name
 
+    def is_parameter(self, position: int) -> bool:
+        """Whether an argument, by its position, is a parameter or buffer and not an activation."""
+        return isinstance(self._values.get(self.node.args[position]), Attribute)  # type: ignore[arg-type]
+
+    def name_arguments(self, arguments: Mapping[str, Any]) -> None:
+        """Give tensors of a list argument names, by which rules can refer to them like to other arguments."""
+        self.arguments = {**self.arguments, **arguments}
+
+    def shape(self, argument: str) -> tuple[int, ...]:
+        """The shape of an argument that is a tensor."""
+        self._check_name(argument)
+        return tuple(self.arguments[argument].meta["val"].shape)
+
     def channel_ids(self, ids: Tensor, dim: int) -> Tensor:
         """One id for every index along `dim`. Ids that meet at an index are tied."""
-        columns = ids.movedim(dim, -1).reshape(-1, ids.shape[dim])  # (places, channels)
+        places = without_repetition(ids.movedim(dim, -1))[0].expand(*[-1] * (ids.dim() - 1), ids.shape[dim])
+        columns = places.reshape(-1, ids.shape[dim])  # (places, channels)
         highest = columns.max(0).values
         self.tie(columns, highest)
         self.owners.mark_unprunable(highest[(columns == NO_OWNER).any(0)], _NOT_OWNED)
@@ -132,7 +146,8 @@ class Operation:
             return self.reject("its weight is computed, not a parameter of its own")
         self.assign_owner(weight, 1, self.channel_ids(self.ids(input), dim))
         result = self.create_channels(weight, 0, dim)
-        self.owners.input_dims[name] = dim
+        self.owners.readers[name] = 1
+        self.owners.input_dims[name] = self.owners.output_dims[name] = dim
         rows = torch.arange(*self.owners.outputs[name])
         bias_name = self.assign_owner(bias, 0, rows) if bias in self.arguments else None
         if bias_name is not None:
@@ -157,6 +172,7 @@ class Operation:
             self.report_problem(f"another layer uses its weight {name} in another way; give it one of its own")
             return self.no_owner()
         self.assign_owner(weight, dim, ids)
+        self.owners.filters[name] = dim
         if matches(layer_of(name), self.shared):
             self.owners.mark_unprunable(ids, None)
         return self.spread(ids, output_dim)
@@ -248,7 +264,9 @@ def value_ids(value: Any, values: Mapping[Node, Any], owners: Owners) -> Any:
 
 
 def unowned_ids(value: Any) -> Any:
-    """Ids without an owner, in the shape of a value."""
+    """Ids without an owner, in the shape of a value; numbers, such as sizes, as they are."""
     if isinstance(value, (list, tuple)):
         return [unowned_ids(item) for item in value]
-    return torch.full(tuple(value.shape), NO_OWNER) if isinstance(value, Tensor) else None
+    if isinstance(value, Tensor):
+        return torch.full(tuple(value.shape), NO_OWNER)
+    return value if isinstance(value, (bool, int, float)) else None

@@ -12,9 +12,15 @@ from torch import Tensor
 
 from ..errors import ConfigError, UnsupportedModelError
 from ..validation import show
-from . import contractions  # noqa: F401 (registers rules)
+from . import (  # noqa: F401 (register rules, after those above)
+    contractions,
+    rules_convolution,
+    rules_indexing,
+    rules_linear,
+    rules_recurrent,
+)
 from .operation import Operation
-from .rules import BUILT_IN, Rule, combine_elements, create_constant, keep_elements, resample
+from .rules import BUILT_IN, SINCE_2, Rule, combine_elements, create_constant, keep_elements, resample
 
 _RULES: dict[str, Rule] = {f"aten::{name}": rule for name, rule in BUILT_IN.items()}
 
@@ -83,7 +89,8 @@ def apply_rule(op: Operation) -> Any:
     if torch.Tag.nondeterministic_seeded in target.tags and training and op.arguments.get("dropout_p") != 0:
         op.report_problem(f"{op.name} is random in eval mode too; pass training=self.training")
         return op.no_owner()
-    rule = _find_rule(op.name if "::" in op.name else f"aten::{op.name}", target.tags)
+    newer = op.owners.rules < 2 and op.name in SINCE_2
+    rule = None if newer else _find_rule(op.name if "::" in op.name else f"aten::{op.name}", target.tags)
     if rule is None:
         return op.reject(f"unknown operation {op.name}; describe it with spacecl.register_operator")
     ids = rule(op)

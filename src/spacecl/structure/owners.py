@@ -32,11 +32,15 @@ class Owners:
     ties: list[Tensor] = field(default_factory=list)  # (2, n) ids that belong together
     unprunable: dict[int, str | None] = field(default_factory=dict)  # id -> why it stays; None if the user shared its layer
     norms: set[str] = field(default_factory=set)  # tensors of norm layers
-    input_dims: dict[str, int] = field(default_factory=dict)  # weight that mixes channels -> the channel dimension of its input
+    readers: dict[str, int] = field(default_factory=dict)  # weight that mixes channels -> its dimension of what it reads
+    filters: dict[str, int] = field(default_factory=dict)  # weight that creates channels -> its dimension of these
+    input_dims: dict[str, int] = field(default_factory=dict)  # reader of a layer's input -> the channels' dimension in that
+    output_dims: dict[str, int] = field(default_factory=dict)  # weight -> the channels' dimension in its layer's output
     biases: dict[str, list[str]] = field(default_factory=dict)  # weight -> biases of the layers that use it
     operations: list[str] = field(default_factory=list)  # what the model does, in order
     rules: int = RULES  # the version of the rules to follow
-    head: str = ""  # the layer whose output the model returns
+    head: str = ""  # the layer whose output the model returns; the first or the one that the user named, if there are several
+    heads: tuple[str, ...] = ()  # all layers whose outputs are the scores, or are added to them
     head_splits: set[Node] = field(default_factory=set)  # reshapes that divide channels into heads of attention
     in_heads: set[int] = field(default_factory=set)  # ids that such a reshape has divided
     _resolved: tuple[tuple[int, int], Tensor] = ((-1, -1), torch.zeros(0))  # units for a number of ids and ties
@@ -64,16 +68,16 @@ class Owners:
     def mark_unprunable(self, ids: Tensor | None, reason: str | None) -> None:
         """Never remove these ids; the first reason counts."""
         if ids is not None:
-            for index in torch.unique(ids[ids >= 0]).tolist():
+            for index in distinct(ids).tolist():
                 self.unprunable.setdefault(index, reason)
 
     def mark_unprunable_unless_tied(self, ids: Tensor, other: Tensor, reason: str) -> None:
         """Mark `ids` if, once all ties are known, they are not of the same units as `other`, element by element."""
-        self.unless_tied.append((_different_pairs(ids, other), torch.unique(ids), reason))
+        self.unless_tied.append((_different_pairs(ids, other), distinct(ids), reason))
 
     def mark_unprunable_unless_contained(self, ids: Tensor, result: Tensor, reason: str) -> None:
         """Mark `ids` if, once all ties are known, some of their units are missing from `result`."""
-        self.unless_contained.append((torch.unique(ids), torch.unique(result), reason))
+        self.unless_contained.append((distinct(ids), distinct(result), reason))
 
     def number_units(self) -> None:
         """Give ids that are tied, directly or through others, the same unit; then decide what depended on it."""
@@ -126,9 +130,41 @@ def spread_along(ids: Tensor, dim: int, shape: tuple[int, ...]) -> Tensor:
     return ids.reshape([-1 if d == dim else 1 for d in range(len(shape))]).expand(shape)
 
 
+def distinct(ids: Tensor) -> Tensor:
+    """The different ids of a tensor, in order."""
+    ids = without_repetition(ids)[0]
+    return torch.unique(ids[ids >= 0])
+
+
+def without_repetition(*tensors: Tensor) -> list[Tensor]:
+    """Tensors of one shape without the repetitions that all have from being expanded: one place stands for all of them.
+
+    Activations are large; their ids mostly are one per channel, expanded over examples and positions.
+    """
+    for dim in range(tensors[0].dim()):
+        if tensors[0].shape[dim] > 1 and all(tensor.stride(dim) == 0 for tensor in tensors):
+            tensors = tuple(tensor.narrow(dim, 0, 1) for tensor in tensors)
+    return list(tensors)
+
+
+def compress(ids: Tensor) -> Tensor:
+    """The same ids, expanded along the dimensions in which they do not change, so that they take less space and time.
+
+    Values without an owner stay as they are: if they were expanded, they would seem to follow the size of what they meet.
+    """
+    shape = ids.shape
+    if not bool((ids >= 0).any()):
+        return ids
+    for dim, size in enumerate(shape):
+        first = ids.narrow(dim, 0, 1)
+        if size > 1 and (ids.stride(dim) == 0 or bool((ids == first).all())):
+            ids = first
+    return ids.expand(shape)
+
+
 def _different_pairs(left: Tensor, right: Tensor) -> Tensor:
     """The distinct pairs of different ids that meet, of shape (2, n)."""
-    left, right = torch.broadcast_tensors(left, right)
+    left, right = without_repetition(*torch.broadcast_tensors(left, right))
     differ = (left != right) & (left >= 0) & (right >= 0)
     keys = torch.unique(left[differ] << 32 | right[differ])  # one number per pair: much faster than unique columns
     return torch.stack([keys >> 32, keys & 0xFFFFFFFF])

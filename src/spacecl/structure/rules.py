@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Node
 
-from .graph import layer_of, matches
 from .operation import Operation
 from .owners import NO_OWNER
 
@@ -21,6 +20,11 @@ Rule = Callable[[Operation], Any]
 BUILT_IN: dict[str, Rule] = {}  # by the operator's name in aten
 
 _UNTAGGED = ("where", "hardswish", "log_sigmoid", "divide", "multiply", "subtract", "special_expit", "absolute", "negative")
+
+
+SINCE_2 = {"index", "gather", "take_along_dim", "im2col", "col2im", "unfold", "lstm", "gru", "rnn_tanh", "rnn_relu"} | {
+    f"{kind}_cell" for kind in ("lstm", "gru", "rnn_tanh", "rnn_relu")
+}  # operators without a rule in version 1 of the rules
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
@@ -109,7 +113,7 @@ def split(op: Operation) -> list[Tensor]:
     return parts
 
 
-@rule("slice", "select", "narrow", "index_select")
+@rule("slice", "select", "narrow")
 def select(op: Operation) -> Tensor:
     part = op.run_on_ids()
     op.mark_unprunable_unless_contained(op.ids(0), part, "selected by number")
@@ -244,28 +248,6 @@ def _varies_elsewhere(op: Operation, ids: Tensor) -> bool:
     if bool((ids == ids[..., :1]).all()):
         return op.owners.varies(ids, others)
     return not op.owners.in_heads.isdisjoint(torch.unique(ids).tolist()) and op.owners.varies(ids, others)
-
-
-@rule("conv1d", "conv2d", "conv3d")
-def convolution(op: Operation) -> Tensor:
-    groups, ids = op.arguments["groups"], op.ids("input")
-    if groups == 1:
-        return op.map_channels(dim=1)
-    weight = op.parameter_name("weight")
-    if groups != ids.shape[1] or weight is None:
-        return op.reject(f"grouped convolution, groups={groups}")
-    channels = op.channel_ids(ids, 1).repeat_interleave(op.output.shape[1] // groups)  # depthwise: owners pass through
-    op.assign_owner("weight", 0, channels)
-    op.assign_owner("bias", 0, channels)
-    op.owners.depthwise[weight] = channels
-    if matches(layer_of(weight), op.shared):
-        op.owners.mark_unprunable(channels, None)
-    return op.spread(channels, 1)
-
-
-@rule("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
-def transposed_convolution(op: Operation) -> Any:
-    return op.reject("transposed convolution")
 
 
 @rule("embedding")

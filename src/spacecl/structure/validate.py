@@ -8,28 +8,25 @@ unprunable, with the reason. A model that still fails is refused, before any tra
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torch.overrides import TorchFunctionMode
 
-from ..errors import ConfigError, UnsupportedModelError, first_line, warn_user
+from ..errors import ConfigError, UnsupportedModelError, warn_user
 from ..validation import show
-from .blueprint import Blueprint, check_head, describe_unsupported, is_pretrained, named_tensors, random_inputs, rebuild
-from .calling import Inputs, map_tensors, to_arguments
-from .channels import Channels, Tensors, trace
-from .graph import matches, source_of_exception
+from .auxiliary import without_auxiliary_layers
+from .blueprint import Blueprint, check_head, describe_unsupported, is_pretrained, random_inputs, rebuild
+from .calling import Inputs, map_tensors
+from .channels import Channels, trace
+from .graph import matches
 from .memory_format import run_model, set_memory_format
 from .owners import RULES
+from .probe import check_narrowing, is_close
 
 _SQUASHING = ("softmax", "log_softmax", "sigmoid", "log_sigmoid", "log_sigmoid_forward", "hardsigmoid", "special_expit")
-_CLOSE = 1e-4  # of the largest score: far above float32's rounding, far below what a channel in a wrong place does
 
 
 def validate_model(
@@ -37,8 +34,8 @@ def validate_model(
 ) -> Blueprint:
     """Trace and check a model; returns its blueprint or raises an error that names layers and lines of code."""
     _check_arguments(model, example, head, shared)
-    module = _copy_model(model)
     example = map_tensors(lambda tensor: tensor[:1].detach().cpu().clone(), example)
+    module = without_auxiliary_layers(_copy_model(model), example)
     traced = trace(module, example, head, shared, rules)
     check_head(module, traced.head)
     channels = check_narrowing(module, example, traced)
@@ -130,28 +127,6 @@ def check_model(model: object) -> None:
         raise UnsupportedModelError(f"These tensors of the model cannot be trained: {', '.join(unsupported[:5])}.")
 
 
-def check_narrowing(module: nn.Module, example: Inputs, channels: Channels) -> Channels:
-    """Compare narrowed networks with masked ones; returns the channels, with groups that fail marked unprunable."""
-    generator = torch.Generator().manual_seed(0)
-    plain = replace(channels, resizes={}) if channels.resizes else channels
-    if _Probe(module, example, plain, generator).find_failure() is None:
-        return plain
-    probe = _Probe(module, example, channels, generator)
-    if channels.resizes and probe.find_failure() is None:
-        return channels
-    failures = {number: probe.find_failure(only=number) for number in range(len(channels.groups))}
-    channels = channels.without_groups({number: reason for number, reason in failures.items() if reason})
-    if not channels.groups:
-        return channels
-    reason = _Probe(module, example, channels, generator).find_failure()
-    if reason is not None:
-        raise UnsupportedModelError(
-            f"A network narrowed in several layers at once does not compute what the masked one does: {reason}.\n"
-            f"Share some of these layers between all tasks with shared=[...]: {', '.join(channels.layers)}."
-        )
-    return channels
-
-
 def _supports_channels_last(module: nn.Module, example: Inputs) -> bool:
     """Whether a model with convolutions of images runs, and computes the same, in channels-last memory format.
 
@@ -172,12 +147,6 @@ def _supports_channels_last(module: nn.Module, example: Inputs) -> bool:
     return is_close(result, expected)
 
 
-def is_close(result: Tensor, expected: Tensor) -> bool:
-    """Whether two sets of scores are equal up to rounding."""
-    scale = expected.abs().max().clamp(min=1e-12)
-    return result.shape == expected.shape and bool((result - expected).abs().max() <= _CLOSE * scale)
-
-
 def _copy_model(model: nn.Module) -> nn.Module:
     try:
         module = copy.deepcopy(model).cpu()
@@ -187,130 +156,3 @@ def _copy_model(model: nn.Module) -> nn.Module:
         ) from error
     module.eval()
     return module
-
-
-class _Probe:
-    """The model with random weights, a head for another number of classes, and norms over channels reduced to affine maps."""
-
-    def __init__(self, module: nn.Module, example: Inputs, channels: Channels, generator: torch.Generator):
-        self.module, self.channels, self.generator = module, channels, generator
-        originals = named_tensors(module)
-        self.positive = {name for name, tensor in originals.items() if bool((tensor > 0).all())}  # variances and the like
-        self.tensors = {name: self._draw(name, tensor) for name, tensor in originals.items()}
-        self.input = random_inputs(example, 2, generator)
-        if not bool(torch.isfinite(self._scores(self.tensors)).all()):
-            self.tensors = originals | {name: self.tensors[name] for name in originals if channels.is_head(name)}
-        self._scores(self.tensors, training=True)
-
-    def _draw(self, name: str, tensor: Tensor) -> Tensor:
-        if not tensor.is_floating_point():
-            return tensor
-        shape = (len(tensor) + 3, *tensor.shape[1:]) if self.channels.is_head(name) else tensor.shape
-        noise = torch.randn(shape, generator=self.generator)
-        if name == f"{self.channels.head}.bias":
-            noise = torch.zeros(shape)  # the scores are then only what came through the network
-        fan_in = max(1, tensor[0].numel()) if tensor.dim() > 1 else 2
-        return (noise.abs() + 0.5 if name in self.positive else noise * (2 / fan_in) ** 0.5).to(tensor.dtype)
-
-    def find_failure(self, only: int | None = None) -> str | None:
-        """Narrow all groups, or only one, in several ways: the reason of the first failure, None if all succeed."""
-        for trial in ("random", "random", "first", "last"):
-            keep = self.channels.all_units()
-            for number, group in enumerate(self.channels.groups):
-                if only in (None, number):
-                    size = len(group.units)
-                    count = int(torch.randint(1, size, (1,), generator=self.generator)) if trial == "random" else 1
-                    order = torch.randperm(size, generator=self.generator) if trial == "random" else torch.arange(size)
-                    removed = order[:-count] if trial == "last" else order[count:]
-                    keep[group.units[removed]] = False
-            reason = self.compare(keep)
-            if reason:
-                return reason
-        return None
-
-    def compare(self, keep: Tensor) -> str | None:
-        """Compare the narrowed with the masked network: the reason of a failure, None if they compute the same."""
-        expected = self._scores(self._mask_tensors(keep))
-        small: Tensors = self.channels.gather(self.tensors, keep)
-        try:
-            result = self._run(small, training=False)
-            self._run(small, training=True)
-        except Exception as error:
-            return f"its code needs all channels{source_of_exception(error)}: {first_line(error)}"
-        if is_close(result, expected) or self._is_close_in_double(small, self._mask_tensors(keep)):
-            return None
-        return "its channels are used by their number somewhere in forward()"
-
-    def _is_close_in_double(self, small: Tensors, masked: Tensors) -> bool:
-        """Whether the networks agree in double precision: in single, a deep one can make rounding errors large."""
-        try:
-            result, expected = (self._run(tensors, training=False, dtype=torch.float64) for tensors in (small, masked))
-        except Exception:  # code that needs single precision
-            return False
-        return is_close(result, expected)
-
-    def _mask_tensors(self, keep: Tensor) -> Tensors:
-        """The tensors of the full network with everything zero that the narrowed one lacks."""
-        masked = dict(self.tensors)
-        for name in self.tensors.keys() - self.positive:  # a variance must not be zero
-            mask = self.channels.mask(name, keep)
-            mask = mask[:1] if self.channels.is_head(name) else mask  # the head has another number of rows here
-            masked[name] = torch.where(mask, self.tensors[name], 0)
-        return masked
-
-    def _scores(self, tensors: Tensors, training: bool = False) -> Tensor:
-        """The scores of the full network; an error if the model cannot compute any."""
-        try:
-            scores = self._run(tensors, training)
-        except Exception as error:
-            raise UnsupportedModelError(
-                f"The model does not run{source_of_exception(error)}: {type(error).__name__}: {first_line(error)}\n"
-                "It must run in training and in eval mode, for two examples, and with a head for any number of classes."
-            ) from error
-        if not isinstance(scores, Tensor):
-            mode = "training" if training else "eval"
-            raise UnsupportedModelError(
-                f"In {mode} mode forward() returns a {type(scores).__name__}; a classifier returns its scores alone."
-            )
-        return scores
-
-    def _run(self, tensors: Tensors, training: bool, dtype: torch.dtype | None = None) -> Any:
-        network = rebuild(self.module, tensors, self.channels).to(dtype)
-        network.train(training)
-        with torch.random.fork_rng(devices=[]), torch.no_grad(), _AffineNorms(self.channels.statistics):
-            args, kwargs = to_arguments(map_tensors(partial(_copy_input, dtype=dtype), self.input))
-            return network(*args, **kwargs)
-
-
-def _copy_input(x: Tensor, dtype: torch.dtype | None) -> Tensor:
-    return x.to(dtype, copy=True) if x.is_floating_point() else x.clone()
-
-
-class _AffineNorms(TorchFunctionMode):
-    """Replaces norms over channels by their affine maps, because the norms themselves rightly differ with fewer channels.
-
-    Means over channels, of which `statistics` has the numbers in the order of calls, are replaced by one.
-    """
-
-    def __init__(self, statistics: Collection[int] = ()):
-        super().__init__()
-        self.statistics, self.means = statistics, 0
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        names: dict[Any, tuple[str, ...]] = {
-            F.layer_norm: ("input", "normalized_shape", "weight", "bias"),
-            F.rms_norm: ("input", "normalized_shape", "weight"),
-            F.group_norm: ("input", "num_groups", "weight", "bias"),
-        }
-        if func not in names:
-            result = func(*args, **(kwargs or {}))
-            if getattr(func, "__name__", "") == "mean":
-                self.means += 1
-                return torch.ones_like(result) if self.means - 1 in self.statistics else result
-            return result
-        arguments = dict(zip(names[func], args)) | (kwargs or {})
-        x, weight, bias = arguments["input"], arguments.get("weight"), arguments.get("bias")
-        for tensor, apply in ((weight, torch.mul), (bias, torch.add)):
-            if tensor is not None:
-                x = apply(x, tensor.reshape(-1, *[1] * (x.dim() - 2)) if func is F.group_norm else tensor)
-        return x

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.fx import Node
@@ -12,12 +13,14 @@ from torch.fx import Node
 from ..errors import UnsupportedModelError
 from .calling import Inputs
 from .contractions import find_head_splits
-from .graph import export_graph, layer_of, layers_of, make_probe, place_of, source_of
+from .graph import export_graph, find_effects, fix_sizes, layer_of, layers_of, make_probe, place_of, source_of
 from .operation import Attribute, Operation, Rejection, unowned_ids, value_ids
 from .operators import apply_rule
-from .owners import RULES, Owners
+from .owners import RULES, Owners, compress
 from .resizing import Reshape, find_reshapes
 from .sizes import find_means, observe_run
+
+_WRAPPERS = ("wrap_with_autocast", "wrap_with_set_grad_enabled")  # they call a part of the graph, in another mode
 
 
 def find_owners(
@@ -27,6 +30,7 @@ def find_owners(
     first: dict[int, str] = {}
     aliases = {n: first.setdefault(id(p), n) for n, p in model.named_parameters(remove_duplicate=False)}
     exported = export_graph(model, example)
+    fix_sizes(exported)
     owners = Owners(head=head or "", rules=rules)
     if rules >= 2:
         owners.head_splits = find_head_splits(exported.graph)
@@ -52,6 +56,8 @@ class _Walk:
         self.owners = owners
         self.values: dict[Node, Any] = {}
         self.reshapes: dict[str, list[Reshape]] = {}
+        self.effects = find_effects(exported.graph)  # what the scores depend on
+        self.scores = torch.zeros(0)  # their ids
         self.problems: list[str] = []  # what no option can solve
         self.rejections: list[Rejection] = []  # what can be solved by sharing layers
 
@@ -60,13 +66,15 @@ class _Walk:
         names: Mapping[str, str] = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
         for node in self.exported.graph.nodes:
             value = node.meta.get("val")
-            if node.op == "placeholder" and node.name in names:
+            if node.op == "get_attr":  # a part of the graph that runs in another mode
+                self.values[node] = getattr(self.exported.graph_module, str(node.target))
+            elif node.op == "placeholder" and node.name in names:
                 name = names[node.name]
                 self.values[node] = Attribute(self.aliases.get(name, name), tuple(value.shape))
             elif node.op == "call_function":
                 self.values[node] = self._call(node)
             elif node.op == "output":
-                self._check_output(node)
+                self.scores = value_ids(node.args[0][-1], self.values, owners)  # type: ignore[index]
             else:
                 self.values[node] = unowned_ids(value)
         for name in owners.elements.keys() & owners.dims.keys():  # read as a layer's weight, and otherwise too
@@ -80,6 +88,7 @@ class _Walk:
                 for reshape in reshapes
             ]
         owners.number_units()
+        self._find_heads()
         self._raise_problems()
         return owners
 
@@ -89,19 +98,42 @@ class _Walk:
             if getattr(node.target, "__name__", "") == "getitem":
                 return self.values[node.args[0]][node.args[1]]  # type: ignore[index]
             name = getattr(node.target, "__name__", node.target)
-            self.problems.append(f"{place_of(node)}: {name} inside forward(); move it out of the model{source_of(node)}")
+            if name in _WRAPPERS and not (name == "wrap_with_autocast" and node.args[2]):  # in full precision
+                return self._call_part(node)
+            if isinstance(node.meta.get("val"), (bool, int, float)):  # computed from sizes
+                return node.meta["val"]
+            if node in self.effects:
+                self.problems.append(f"{place_of(node)}: {name} inside forward(); move it out of the model{source_of(node)}")
             return unowned_ids(node.meta.get("val"))
         namespace, name = schema.name.split("::")
         arguments = {argument.name: argument.default_value for argument in schema.arguments if argument.has_default_value()}
         arguments |= dict(zip((argument.name for argument in schema.arguments), node.args)) | dict(node.kwargs)
         self.owners.operations.append(f"{name}{torch.fx.node.map_arg((node.args, node.kwargs), lambda _: '')}")
         name = name.removesuffix("_") if namespace == "aten" else schema.name
+        if node not in self.effects and self.owners.rules >= 2:
+            return unowned_ids(node.meta.get("val"))
         context = (self.owners, self.values, self.shared, self.rejections, self.problems)
         ids = apply_rule(Operation(node, name, arguments, *context))
+        ids = torch.utils._pytree.tree_map_only(Tensor, compress, ids)
         changed = node.args[0] if schema.is_mutable and node.args else None
         if isinstance(changed, Node) and isinstance(ids, Tensor):
             self.values[changed] = ids  # later uses of a tensor changed in place see what it became
         return ids
+
+    def _call_part(self, node: Node) -> list[Any]:
+        """Walk through a part of the graph that runs in another mode, such as without autocast."""
+        start = next(i for i, arg in enumerate(node.args) if isinstance(arg, Node) and arg.op == "get_attr")
+        part, inputs = self.values[node.args[start]].graph, list(node.args[start + 1 :])  # type: ignore[index]
+        self.effects |= find_effects(part) if node in self.effects else set()
+        results: list[Any] = []
+        for inner in part.nodes:
+            if inner.op == "placeholder":
+                self.values[inner] = self.values[inputs.pop(0)]  # type: ignore[index]
+            elif inner.op == "output":
+                results = [self.values[value] for value in inner.args[0]]
+            else:
+                self.values[inner] = self._call(inner)
+        return results
 
     def _raise_problems(self) -> None:
         """Raise one error for all that is not supported, unless the channels that reach it are unprunable anyway."""
@@ -125,21 +157,22 @@ class _Walk:
             advice = f"\nReplace them, or share them between all tasks with shared=[{names}]." if share else ""
             raise UnsupportedModelError(f"{count} not supported:\n{text}{advice}")
 
-    def _check_output(self, node: Node) -> None:
-        """Check that the model returns its head's output and nothing else; if the user named no head, find it by that."""
-        results: Any = node.args[0]
-        if len(results) != 1:
-            self.problems.append(f"forward(): returns {len(results)} values; a classifier returns its head's output alone")
-            return
-        owners = self.owners
-        ids = value_ids(results[0], self.values, owners)
-        heads = [w for w, span in owners.outputs.items() if ids.dim() == 2 and torch.equal(ids[0], torch.arange(*span))]
-        if not heads or owners.head not in ("", layer_of(heads[0])):
-            expected = f"its head {owners.head!r}" if owners.head else "a linear layer"
-            hint = f"; try head={layer_of(heads[0])!r}" if heads else ""
+    def _find_heads(self) -> None:
+        """Find the layers that make the scores, all of which are heads. If the user named one, it must be among them."""
+        owners, ids = self.owners, self.scores
+        heads = []
+        if ids.dim() == 2 and bool((ids[0] >= 0).all()):
+            columns = owners.units[ids[0].numpy()]
+            spans = {weight: owners.units[slice(*span)] for weight, span in owners.outputs.items()}
+            heads = [layer_of(weight) for weight, units in spans.items() if np.array_equal(units, columns)]
+        if not heads or owners.head not in ("", *heads):
+            expected = f"its head {owners.head!r}" if owners.head else "a linear layer or a convolution"
+            hint = f"; try head={heads[0]!r}" if heads else ""
             self.problems.append(f"forward(): does not return the output of {expected}, one row of scores per example{hint}")
             return
-        owners.head = layer_of(heads[0])
+        last = [layer for layer in heads if torch.equal(ids[0], torch.arange(*owners.outputs[f"{layer}.weight"]))]
+        owners.head = owners.head or (last or heads)[0]
+        owners.heads = tuple(dict.fromkeys(heads))
         owners.mark_unprunable(ids, None)
 
 

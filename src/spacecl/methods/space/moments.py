@@ -20,7 +20,10 @@ from ...structure.memory_format import run_model
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-_READS = {F.linear, F.conv1d, F.conv2d, F.conv3d}
+_READS = dict.fromkeys([F.linear, F.conv1d, F.conv2d, F.conv3d], (0, 1))  # the positions of input and weight
+_READS |= dict.fromkeys([F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d, torch.matmul, Tensor.matmul], (0, 1))
+_READS |= {torch.addmm: (1, 2)} | dict.fromkeys([torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu], (0, 2))
+_READS |= dict.fromkeys([torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell], (0, 2))
 _ROWS = 1 << 12  # rows of one float32 product: small enough for the cache, and for rounding errors far below any threshold
 _DIRECTIONS = 8  # along which the number of independent rows is estimated
 _SMOOTHING = 0.1  # share of the answers that is spread over all classes: a network that is sure of itself has gradients, too
@@ -163,10 +166,13 @@ class _Watch(TorchFunctionMode):
         kwargs = kwargs or {}
         if func not in _READS:
             return func(*args, **kwargs)
-        arguments = dict(zip(("input", "weight"), args)) | kwargs
-        watched = self.watched.get(id(arguments["weight"]), ())
-        x = self._separate(arguments["input"]) if any(place.side == "input" for place, _ in watched) else arguments["input"]
-        result = func(x, *args[1:], **kwargs) if args else func(**kwargs | {"input": x})
+        first, second = _READS[func]
+        weight = args[second] if len(args) > second else kwargs.get("weight")
+        weights = weight if isinstance(weight, list) else [weight]  # recurrent layers have one for each direction
+        watched = [pair for weight in weights for pair in self.watched.get(id(weight), ())]
+        x = args[first] if len(args) > first else kwargs.get("input")
+        x = self._separate(x) if any(place.side == "input" for place, _ in watched) else x
+        result = func(*args[:first], x, *args[first + 1 :], **kwargs) if len(args) > first else func(**kwargs | {"input": x})
         if any(place.side == "output" for place, _ in watched):
             result = self._separate(result)
         for place, moments in watched:

@@ -1,0 +1,208 @@
+"""The probe: a model with random weights, of which narrowed networks are compared with masked ones."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.overrides import TorchFunctionMode
+
+from ..errors import UnsupportedModelError, first_line
+from .blueprint import named_tensors, random_inputs, rebuild
+from .calling import Inputs, find_scores, map_tensors, to_arguments
+from .channels import Channels, Tensors
+from .graph import source_of_exception
+
+_CLOSE = 1e-4  # of the largest score: far above float32's rounding, far below what a channel in a wrong place does
+
+
+def check_narrowing(module: nn.Module, example: Inputs, channels: Channels) -> Channels:
+    """Compare narrowed networks with masked ones; returns the channels, with groups that fail marked unprunable.
+
+    Sizes of reshapes are corrected only if something fails without that.
+    """
+    plain = replace(channels, resizes={}) if channels.resizes else channels
+    probe = _Probe(module, example, plain)
+    if channels.resizes and probe.fails():
+        probe = _Probe(module, example, channels)
+    failures = _find_all_failures(probe)
+    return probe.channels.without_groups(failures) if failures else probe.channels
+
+
+def _find_all_failures(probe: _Probe) -> dict[int, str]:
+    """The groups that cannot be narrowed, with the reasons."""
+    failures: dict[int, str] = {}
+    passed = number = 0
+    while passed < len(probe.trials):  # one after another, until all have passed with the groups that are left
+        remaining = [group for group in range(len(probe.channels.groups)) if group not in failures]
+        found = _find_failures(probe, probe.trials[number % len(probe.trials)], remaining)
+        failures |= found
+        passed, number = 1 if found else passed + 1, number + 1
+    return failures
+
+
+def _find_failures(probe: _Probe, keep: Tensor, groups: list[int]) -> dict[int, str]:
+    """The groups that cannot be narrowed as `keep` says, with the reasons; the others can, all at once.
+
+    The first groups that fail together are found by halving; the last of them is left out, until nothing fails.
+    """
+    failures: dict[int, str] = {}
+    reason = probe.compare(keep, groups)
+    while reason is not None:
+        succeed, fail = 0, len(groups)
+        while fail - succeed > 1:
+            middle = (succeed + fail) // 2
+            found = probe.compare(keep, groups[:middle])
+            succeed, fail, reason = (middle, fail, reason) if found is None else (succeed, middle, found)
+        failures[groups[fail - 1]] = reason
+        groups = groups[: fail - 1] + groups[fail:]
+        reason = probe.compare(keep, groups) if groups[fail - 1 :] else None
+    return failures
+
+
+def is_close(result: Tensor, expected: Tensor) -> bool:
+    """Whether two sets of scores are equal up to rounding."""
+    scale = expected.abs().max().clamp(min=1e-12)
+    return result.shape == expected.shape and bool((result - expected).abs().max() <= _CLOSE * scale)
+
+
+class _Probe:
+    """The model with random weights, a head for another number of classes, and norms over channels reduced to affine maps."""
+
+    def __init__(self, module: nn.Module, example: Inputs, channels: Channels):
+        self.module, self.channels, self.generator = module, channels, torch.Generator().manual_seed(0)
+        originals = named_tensors(module)
+        self.positive = {name for name, tensor in originals.items() if bool((tensor > 0).all())}  # variances and the like
+        self.tensors = {name: self._draw(name, tensor) for name, tensor in originals.items()}
+        self.input = random_inputs(example, 2, self.generator)
+        self.full = self._build(self.tensors)
+        if not bool(torch.isfinite(self._check_scores()).all()):
+            self.tensors = originals | {name: self.tensors[name] for name in originals if channels.is_head(name)}
+            self.full = self._build(self.tensors)
+        self.trials = self._draw_trials()
+
+    def _draw(self, name: str, tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        shape = (len(tensor) + 3, *tensor.shape[1:]) if self.channels.is_head(name) else tensor.shape
+        noise = torch.randn(shape, generator=self.generator)
+        if self.channels.is_head(name) and name.endswith(".bias"):
+            noise = torch.zeros(shape)  # the scores are then only what came through the network
+        fan_in = max(1, tensor[0].numel()) if tensor.dim() > 1 else 2
+        return (noise.abs() + 0.5 if name in self.positive else noise * (2 / fan_in) ** 0.5).to(tensor.dtype)
+
+    def _draw_trials(self) -> list[Tensor]:
+        """Ways to narrow all groups: to the first unit, to the last, and twice to random units."""
+        trials = []
+        for trial in ("first", "last", "random", "random"):
+            keep = self.channels.all_units()
+            for group in self.channels.groups:
+                size = len(group.units)
+                count = int(torch.randint(1, size, (1,), generator=self.generator)) if trial == "random" else 1
+                order = torch.randperm(size, generator=self.generator) if trial == "random" else torch.arange(size)
+                removed = order[:-count] if trial == "last" else order[count:]
+                keep[group.units[removed]] = False
+            trials.append(keep)
+        return trials
+
+    def fails(self) -> bool:
+        """Whether some trial fails when all groups are narrowed."""
+        return any(self.compare(trial, range(len(self.channels.groups))) is not None for trial in self.trials)
+
+    def compare(self, trial: Tensor, groups: Sequence[int]) -> str | None:
+        """Narrow some groups as in a trial, and compare with the masked network: the reason of a failure, None without one."""
+        keep = self.channels.all_units()
+        for number in groups:
+            units = self.channels.groups[number].units
+            keep[units] = trial[units]
+        small: Tensors = self.channels.gather(self.tensors, keep)
+        try:
+            result = self._run(self._build(small))
+            self._run(rebuild(self.module, small, self.channels))
+        except Exception as error:
+            return f"its code needs all channels{source_of_exception(error)}: {first_line(error)}"
+        masked = self._mask_tensors(keep)
+        if is_close(result, self._run(self.full, masked)) or self._is_close_in_double(small, masked):
+            return None
+        return "its channels are used by their number somewhere in forward()"
+
+    def _is_close_in_double(self, small: Tensors, masked: Tensors) -> bool:
+        """Whether the networks agree in double precision: in single, products of many layers can make rounding errors large."""
+        try:
+            networks = (self._build(tensors).double() for tensors in (small, masked))
+            result, expected = (self._run(network, dtype=torch.float64) for network in networks)
+        except Exception:  # code with a precision of its own
+            return False
+        return is_close(result, expected)
+
+    def _mask_tensors(self, keep: Tensor) -> Tensors:
+        """The tensors of the full network with everything zero that the narrowed one lacks."""
+        masked = dict(self.tensors)
+        for name in self.tensors.keys() - self.positive:  # a variance must not be zero
+            for dim, owner in enumerate(self.channels.dims[name]):
+                if owner is not None:
+                    removed = ((owner >= 0) & ~keep[owner]).nonzero()[:, 0]
+                    masked[name] = masked[name].index_fill(dim, removed, 0)
+        return masked
+
+    def _check_scores(self) -> Tensor:
+        """The scores of the full network in eval mode; an error if it cannot compute them in both modes."""
+        try:
+            scores = self._run(self.full)
+            self._run(rebuild(self.module, self.tensors, self.channels))
+        except UnsupportedModelError:
+            raise
+        except Exception as error:
+            raise UnsupportedModelError(
+                f"The model does not run{source_of_exception(error)}: {type(error).__name__}: {first_line(error)}\n"
+                "It must run in training and in eval mode, for two examples, and with a head for any number of classes."
+            ) from error
+        return scores
+
+    def _build(self, tensors: Tensors) -> nn.Module:
+        """A network with these tensors, in eval mode."""
+        network = rebuild(self.module, tensors, self.channels)
+        network.eval()
+        return network
+
+    def _run(self, network: nn.Module, tensors: Tensors | None = None, dtype: torch.dtype | None = None) -> Tensor:
+        """The scores of a network, with other tensors of the same shapes if some are given."""
+        inputs = map_tensors(lambda x: x.to(dtype if x.is_floating_point() else None, copy=True), self.input)
+        args, kwargs = to_arguments(inputs)
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), _AffineNorms(self.channels.statistics):
+            return find_scores(functional_call(network, tensors or {}, args, kwargs))
+
+
+class _AffineNorms(TorchFunctionMode):
+    """Replaces norms over channels by their affine maps, because the norms themselves rightly differ with fewer channels.
+
+    Means over channels, of which `statistics` has the numbers in the order of calls, are replaced by one.
+    """
+
+    def __init__(self, statistics: Collection[int] = ()):
+        super().__init__()
+        self.statistics, self.means = statistics, 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        names: dict[Any, tuple[str, ...]] = {
+            F.layer_norm: ("input", "normalized_shape", "weight", "bias"),
+            F.rms_norm: ("input", "normalized_shape", "weight"),
+            F.group_norm: ("input", "num_groups", "weight", "bias"),
+        }
+        if func not in names:
+            result = func(*args, **(kwargs or {}))
+            if getattr(func, "__name__", "") == "mean":
+                self.means += 1
+                return torch.ones_like(result) if self.means - 1 in self.statistics else result
+            return result
+        arguments = dict(zip(names[func], args)) | (kwargs or {})
+        x, weight, bias = arguments["input"], arguments.get("weight"), arguments.get("bias")
+        for tensor, apply in ((weight, torch.mul), (bias, torch.add)):
+            if tensor is not None:
+                x = apply(x, tensor.reshape(-1, *[1] * (x.dim() - 2)) if func is F.group_norm else tensor)
+        return x
