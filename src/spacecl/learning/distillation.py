@@ -19,7 +19,7 @@ _TEMPERATURE = 2.0  # softens the answers, of which values have none to soften
 
 
 def make_matching_loss(full: nn.Module, trainer: Trainer) -> MakeLoss:
-    """A loss that compares a network's answers with those of the full one, on random mixtures of the inputs of a batch."""
+    """A loss that compares a network's answers with those of the full one, on mixtures of the inputs of a batch."""
 
     temperature = 1.0 if trainer.objective.targets.kind == "values" else _TEMPERATURE
 
@@ -37,10 +37,18 @@ def make_matching_loss(full: nn.Module, trainer: Trainer) -> MakeLoss:
 
 
 def mix_examples(inputs: Inputs) -> Inputs:
-    """Mix every example of a batch with another at random. Inputs with integers, such as tokens, stay as they are."""
-    first, *_ = tensors = list_tensors(inputs)
-    if not all(tensor.is_floating_point() for tensor in tensors):
+    """Mix every example of a batch with the next, in shares that rise. Inputs with integers, such as tokens, stay as they are.
+
+    A batch is in random order, so partners and shares are random, too, without a number drawn for them.
+
+    >>> mix_examples(torch.tensor([[0.0], [8.0]])).tolist()
+    [[6.0], [6.0]]
+    """
+    if not all(tensor.is_floating_point() for tensor in list_tensors(inputs)):
         return inputs
-    shares = torch.rand(len(first), device=first.device, dtype=first.dtype)
-    order = torch.randperm(len(first), device=first.device)
-    return map_tensors(lambda x: torch.lerp(x[order], x, shares.to(x.dtype).reshape(-1, *[1] * (x.dim() - 1))), inputs)
+
+    def mix(x: Tensor) -> Tensor:
+        shares = (torch.arange(len(x), device=x.device, dtype=x.dtype) + 0.5) / len(x)
+        return torch.lerp(x.roll(-1, 0), x, shares.reshape(-1, *[1] * (x.dim() - 1)))
+
+    return map_tensors(mix, inputs)

@@ -133,7 +133,7 @@ def check_model(model: object) -> None:
 def check_narrowing(module: nn.Module, example: Inputs, channels: Channels) -> Channels:
     """Compare narrowed networks with masked ones; returns the channels, with groups that fail marked unprunable."""
     generator = torch.Generator().manual_seed(0)
-    plain = replace(channels, resizes={})
+    plain = replace(channels, resizes={}) if channels.resizes else channels
     if _Probe(module, example, plain, generator).find_failure() is None:
         return plain
     probe = _Probe(module, example, channels, generator)
