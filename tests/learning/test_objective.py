@@ -197,12 +197,20 @@ def test_a_metric_chooses_the_best_epoch():
     def draw(outputs, y):
         return next(scores, 0.0)
 
-    torch.manual_seed(0)
-    learner = Learner(chain(), FineTune(), example_input=VECTOR)
-    record = learner.learn(Task("t", (X, X[:, 0]), metric=draw), Recipe(epochs=3, keep="best"))
+    networks = []
+    for metric, recipe in (
+        (draw, Recipe(epochs=3, keep="best", schedule="constant")),
+        (None, Recipe(epochs=2, keep="last", schedule="constant")),
+    ):
+        torch.manual_seed(0)
+        learner = Learner(chain(), FineTune(), example_input=VECTOR)
+        record = learner.learn(Task("t", (X, X[:, 0]), metric=metric), recipe)
+        networks.append((record, learner.verify()))
+    (record, best), (_, second) = networks
     assert [row["score"] for row in record.history] == [3.0, 9.0, 4.0]
     assert record.score == 9.5
     assert "accuracy" not in record.history[0]
+    assert best == second, "the weights of the second epoch"
 
 
 def test_a_head_without_a_bias_learns_values_too():
@@ -265,11 +273,18 @@ def test_pictures_may_have_labels_and_values(tmp_path):
     assert answers["brightness"][0]["value"] == pytest.approx(float(learner.predict(x, "brightness")), rel=1e-5)
 
 
-def test_joint_training_weighs_all_tasks_again_after_loading(tmp_path):
+def test_joint_training_weighs_all_tasks_again_after_loading(tmp_path, monkeypatch):
     """Weights and smoothing of earlier tasks are those of the recipe that trains them now, whoever remembers them."""
     recipe = Recipe(epochs=2, label_smoothing=0.1, class_weights="balanced")
     first, second = Task("a", (X, (X[:, :2] > 0.5).long())), Task("b", (X, (X[:, 0] > 1).long()))
-    digests = []
+    digests, weights = [], []
+    learn = Joint.learn
+
+    def watched(self, core, task):
+        weights.extend(objective.weights for objective in task.earlier_objectives)
+        return learn(self, core, task)
+
+    monkeypatch.setattr(Joint, "learn", watched)
     for load in (False, True):
         torch.manual_seed(0)
         learner = Learner(chain(), Joint(), example_input=VECTOR)
@@ -281,3 +296,4 @@ def test_joint_training_weighs_all_tasks_again_after_loading(tmp_path):
         learner.learn(second, recipe)
         digests.append(learner.verify())
     assert digests[0] == digests[1]
+    assert [part.shape for part in weights] == [(2,), (2,)], "one for each label of the first task"

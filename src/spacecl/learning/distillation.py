@@ -19,7 +19,7 @@ _TEMPERATURE = 2.0  # softens the answers, of which values have none to soften
 
 
 def make_matching_loss(full: nn.Module, trainer: Trainer) -> MakeLoss:
-    """A loss that compares a network's answers with those of the full one, on random mixtures of the inputs of a batch."""
+    """A loss that compares a network's answers with those of the full one, on mixtures of the inputs of a batch."""
 
     temperature = 1.0 if trainer.objective.targets.kind == "values" else _TEMPERATURE
 
