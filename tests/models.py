@@ -309,6 +309,7 @@ FAMILIES = {  # name -> (model, example input, shared layers)
     "shuffle": (Shuffle, IMAGE, ()),
     "twice": (Twice, IMAGE, ()),
     "vision transformer": (VisionTransformer, IMAGE, VISION_SHARED),
+    "whole transformer": (VisionTransformer, IMAGE, ()),
     "text": (Text, torch.zeros(1, 7, dtype=torch.int64), ()),
     "grouped": (Grouped, IMAGE, ()),
     "distilled": (Distilled, IMAGE, ()),

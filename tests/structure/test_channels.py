@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 import torch
 import torch.nn.functional as F
-from models import FAMILIES, IMAGE, ConvNet, ResNet, VisionTransformer
+from models import FAMILIES, IMAGE, ConvNet, ResNet
 from torch import nn
 
 from spacecl.errors import ConfigError, SpaceWarning, UnsupportedModelError
@@ -57,7 +57,7 @@ def test_a_narrowed_network_computes_what_the_masked_one_does(family):
             for name, tensor in tensors.items()
         }
         x = torch.randn(4, *example.shape[1:]).double() if example.is_floating_point() else torch.randint(0, 20, (4, 7))
-        small = rebuild(module, channels.gather(tensors, keep)).eval()
+        small = rebuild(module, channels.gather(tensors, keep), channels).eval()
         with _AffineNorms():  # norms over channels rightly differ
             expected = call_model(rebuild(module, masked).eval(), x)
             torch.testing.assert_close(call_model(small, x), expected, atol=1e-9, rtol=1e-9)
@@ -129,11 +129,25 @@ def test_the_hidden_layers_of_a_transformer_are_narrowed_and_the_rest_shared():
     assert not any(channels.unprunable.values())
 
 
+def test_a_whole_transformer_is_narrowed_although_its_code_divides_the_width_by_the_heads():
+    channels = validated("whole transformer").channels
+    stream = ("patch", "blocks.0.attn.proj", "blocks.0.fc2", "blocks.1.attn.proj", "blocks.1.fc2")
+    heads = {(f"blocks.{number}.attn.qkv",): 4 for number in range(2)}
+    assert sizes_of(channels) == {stream: 16, ("blocks.0.fc1",): 32, ("blocks.1.fc1",): 32} | heads
+    assert not channels.unprunable
+
+
 def test_a_layer_that_cannot_be_pruned_is_reported_with_the_reason():
-    with pytest.warns(SpaceWarning, match=r"blocks.0.attn.qkv: its code needs all channels \(models.py, line \d+") as caught:
-        result = find_groups(VisionTransformer())
-    assert result == {("blocks.0.fc1",): 32, ("blocks.1.fc1",): 32}
-    assert "patch: its code needs all channels (models.py, line" in str(caught[0].message)
+    class Accumulating(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second, self.fc = nn.Linear(6, 5), nn.Linear(5, 4), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.fc(torch.relu(self.second(self.first(x).cumsum(1))))
+
+    with pytest.warns(SpaceWarning, match=r"first: mixed by cumsum \(test_channels.py, line \d+"):
+        assert find_groups(Accumulating(), torch.zeros(1, 6)) == {("second",): 4}
 
 
 class HardCoded(nn.Module):

@@ -18,6 +18,7 @@ from .channels import Channels, Tensors
 from .graph import module_of
 from .layers import adapt_layer, initialize_layer
 from .owners import RULES
+from .resizing import resize_reshapes
 from .sizes import set_sizes
 
 
@@ -60,7 +61,7 @@ class Blueprint:
 
     def build(self, tensors: Mapping[str, Tensor]) -> nn.Module:
         """Build a network with copies of these tensors, in training mode."""
-        return rebuild(self.module, tensors, self.channels.sizes)
+        return rebuild(self.module, tensors, self.channels)
 
     def initial_tensors(self, classes: int) -> Tensors:
         """The tensors of the full network as the user gave it, with a new head.
@@ -138,10 +139,10 @@ def random_inputs(example: Inputs, rows: int, generator: torch.Generator | None 
     return map_tensors(draw, example)
 
 
-def rebuild(module: nn.Module, tensors: Mapping[str, Tensor], sizes: Mapping[str, tuple[str, int]] | None = None) -> nn.Module:
+def rebuild(module: nn.Module, tensors: Mapping[str, Tensor], channels: Channels | None = None) -> nn.Module:
     """Copy a module with other tensors, and adapt its layers to their shapes. Tensors that are missing stay as they are.
 
-    `sizes` are numbers that its modules store, as `Channels` has them.
+    The module's own `channels` are needed if widths change: they say what else follows them.
     """
     memo: dict[int, object] = {}
     for name, parameter in module.named_parameters():
@@ -151,7 +152,9 @@ def rebuild(module: nn.Module, tensors: Mapping[str, Tensor], sizes: Mapping[str
     result = copy.deepcopy(module, memo)
     for layer in result.modules():
         adapt_layer(layer)
-    set_sizes(result, module, sizes or {})
+    if channels is not None:
+        set_sizes(result, module, channels.sizes)
+        resize_reshapes(result, module, channels.resizes)
     result.train()
     return result
 

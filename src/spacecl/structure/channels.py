@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from .calling import Inputs
 from .graph import layer_of, module_of
 from .owners import NO_OWNER, RULES, Owners
+from .resizing import Size
 from .walk import find_owners
 
 Tensors = dict[str, Tensor]
@@ -62,6 +63,7 @@ class Channels:
     private: frozenset[str]  # tensors that every task has for itself: norms and the head
     unprunable: Mapping[str, str | None]  # layer that keeps its full width -> why; None if the user shared it
     sizes: Mapping[str, tuple[str, int]]  # number that a module stores -> the tensor and dimension that it follows
+    resizes: Mapping[str, Sequence[Sequence[Size]]]  # module -> the sizes of the reshapes inside it, if they need correction
     statistics: frozenset[int]  # numbers of the calls of mean() that are over channels
     operations: tuple[str, ...]
     head: str  # the layer whose output the model returns
@@ -220,6 +222,7 @@ def trace(
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     dims = {name: tuple(_drop_empty(d) for d in dims.get(name, (None,) * len(shape))) for name, shape in shapes.items()}
 
+    by_units = _index_by_units(dims)
     layers, unprunable = {}, {}
     for weight, (start, stop) in owners.outputs.items():
         if layer_of(weight) not in owners.heads:
@@ -249,7 +252,11 @@ def trace(
         filters=owners.filters,
         private=frozenset((norms - owners.outputs.keys()) | in_head),
         unprunable=unprunable,
-        sizes=_find_sizes(((source, unit_of(ids)) for source, ids in owners.sizes), dims),
+        sizes=_find_sizes(((source, unit_of(ids)) for source, ids in owners.sizes), by_units),
+        resizes={
+            path: [[_find_size(unit_of(ids), rows, by_units) for rows, ids in call] for call in calls]
+            for path, calls in owners.resized.items()
+        },
         statistics=frozenset(owners.statistics),
         operations=tuple(owners.operations),
         head=owners.head,
@@ -299,17 +306,28 @@ def _find_dimension(units: Tensor) -> tuple[Tensor | None, ...]:
     return (None,) * units.dim()
 
 
-def _find_sizes(
-    numbers: Iterable[tuple[str, Tensor]], dims: Mapping[str, tuple[Tensor | None, ...]]
-) -> dict[str, tuple[str, int]]:
-    """Of numbers that modules store, with the units along a dimension of that size: which tensor's size each follows."""
+ByUnits = Mapping[tuple[int, ...], tuple[str, int]]  # units -> a tensor and its dimension that these units own
+
+
+def _index_by_units(dims: Mapping[str, tuple[Tensor | None, ...]]) -> ByUnits:
     by_units: dict[tuple[int, ...], tuple[str, int]] = {}
     for name, owners in dims.items():
         for dim, owner in enumerate(owners):
             if owner is not None and bool((owner >= 0).all()):
                 by_units.setdefault(tuple(torch.unique(owner).tolist()), (name, dim))
+    return by_units
+
+
+def _find_sizes(numbers: Iterable[tuple[str, Tensor]], by_units: ByUnits) -> dict[str, tuple[str, int]]:
+    """Of numbers that modules store, with the units along a dimension of that size: which tensor's size each follows."""
     found = {source: by_units.get(tuple(torch.unique(units).tolist())) for source, units in numbers if bool((units >= 0).all())}
     return {source: place for source, place in found.items() if place is not None}
+
+
+def _find_size(units: Tensor, rows: bool, by_units: ByUnits) -> Size:
+    """The size of a dimension of a reshape's result, from the units along it."""
+    several = tuple(torch.unique(units).tolist())
+    return Size(len(units), by_units.get(several) if len(several) > 1 else None, rows)
 
 
 def _permute_indices(owner: Tensor, source: Tensor) -> Tensor:

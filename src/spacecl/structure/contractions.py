@@ -123,7 +123,11 @@ def _contract_heads(op: Operation, factors: Sequence[tuple[Tensor, str]], summed
     for mine, others, other in ((left, right, parts[1]), (right, left, parts[0])):
         if op.owners.varies(mine, [dim for dim, size in enumerate(other.shape) if size > 1]):
             op.mark_unprunable(mine[(mine >= 0) & (others == NO_OWNER)], "multiplied by values that no layer owns")
-    return torch.where(left >= 0, left, right)
+    result = torch.where(left >= 0, left, right)
+    for dim in range(result.dim()):  # of ids that are tied, the first stands for all
+        if not op.owners.varies(result, [dim]):
+            result = result.narrow(dim, 0, 1).expand(left.shape)
+    return result
 
 
 def _vary(op: Operation, ids: Tensor, labels: str, some: Collection[str]) -> bool:

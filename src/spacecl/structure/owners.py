@@ -48,6 +48,8 @@ class Owners:
     means: dict[Node, int] = field(default_factory=dict)  # the number of every call of mean(), if a run has the same ones
     statistics: set[int] = field(default_factory=set)  # numbers of calls of mean() over channels, as in a norm
     sizes: list[tuple[str, Tensor]] = field(default_factory=list)  # such a number, and the ids along the dimension it gave
+    resized: dict[str, list[list[tuple[bool, Tensor]]]] = field(default_factory=dict)  # see `resizing`: module -> reshapes ->
+    # dimensions: whether they change with the number of examples, and the ids along them
     units: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # id -> the number of its unit
     unless_tied: list[tuple[Tensor, Tensor, str]] = field(default_factory=list)  # pairs (2, n), ids, reason
     unless_contained: list[tuple[Tensor, Tensor, str]] = field(default_factory=list)  # ids, ids of the result, reason

@@ -165,7 +165,8 @@ def combine(op: Operation, arguments: list[Tensor]) -> Tensor:
             sizes = [1] * (len(shape) - ids.dim()) + [1 if stride == 0 else s for s, stride in zip(ids.shape, ids.stride())]
         others = [other for k, other in enumerate(full) if k != index]
         varying = [d for d in range(len(shape)) if any(bool((o != o.narrow(d, 0, 1)).any()) for o in others)]
-        if any(sizes[d] == 1 for d in varying):
+        thin = all(sizes[d] == 1 for d in varying)
+        if varying and thin and any(op.owners.varies(other, varying) for other in others):
             op.mark_unprunable(ids, "one channel spread over many")
             continue
         if varying:  # as many channels as the others have: where they have no owner, their number is fixed
