@@ -24,7 +24,7 @@ from rows import Row, format_table, parse_names, parse_seeds
 from spacecl import SpaceWarning
 from spacecl.data.sources import load
 from spacecl.errors import TrainingError
-from spacecl.runs.config import METHOD_ORDER
+from spacecl.runs.methods import METHOD_ORDER
 from spacecl.runs.resolve import resolve
 from spacecl.runs.run import run
 

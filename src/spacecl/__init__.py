@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from . import benchmarks, options
     from .compression import compress
     from .data.images import Images
     from .data.task import Task
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     )
     from .inference.task_inference import Identified, Inferred
     from .learner import Learner
+    from .learning.context import TaskContext
+    from .learning.core import Core
     from .learning.method import Learned, Method
     from .learning.recipe import Recipe
     from .learning.record import TaskRecord
@@ -65,6 +68,8 @@ _MODULES = {
     "methods.space.method": ("SPACE",),
     "methods.stl": ("STL",),
     "methods.ucb": ("UCB",),
+    "learning.context": ("TaskContext",),
+    "learning.core": ("Core",),
     "learning.recipe": ("Recipe",),
     "learning.record": ("TaskRecord",),
     "learning.method": ("Learned", "Method"),
@@ -73,6 +78,7 @@ _MODULES = {
     "structure.operators": ("register_operator",),
     "data.task": ("Task",),
 }
+_PUBLIC_MODULES = ("benchmarks", "options")
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
@@ -82,6 +88,7 @@ __all__ = [
     "STL",
     "UCB",
     "ConfigError",
+    "Core",
     "DataError",
     "FineTune",
     "FullError",
@@ -100,11 +107,14 @@ __all__ = [
     "SpaceWarning",
     "StoreError",
     "Task",
+    "TaskContext",
     "TaskError",
     "TaskRecord",
     "TrainingError",
     "UnsupportedModelError",
+    "benchmarks",
     "compress",
+    "options",
     "register_layer",
     "register_operator",
 ]
@@ -112,6 +122,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import a module when one of its names is first used, so that the command line starts before torch is loaded."""
+    if name in _PUBLIC_MODULES:
+        return import_module(f".{name}", __name__)
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)

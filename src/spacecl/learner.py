@@ -26,7 +26,8 @@ from .errors import ConfigError, DataError, SpaceError, SpaceWarning, StoreError
 from .inference.task_inference import Identified, Inferred
 from .learning.checkpoints import Epoch
 from .learning.core import Core
-from .learning.learn_task import describe_method, learn_task
+from .learning.learn_task import learn_task
+from .learning.method import AbsentMethod, describe_method, name_method
 from .learning.method import Method as Method
 from .learning.ownership import LayerCapacity
 from .learning.queries import Queries
@@ -111,7 +112,7 @@ class Learner:
 
     def __repr__(self) -> str:
         state = self._state
-        return f"<Learner method={type(state.method).__name__} tasks={len(state.records)} size={state.core.size():.3f}>"
+        return f"<Learner method={name_method(state.method)} tasks={len(state.records)} size={state.core.size():.3f}>"
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_changing"}  # a lock cannot be copied
@@ -156,9 +157,9 @@ class Learner:
     def method(self, method: Method) -> None:
         _check_method(method)
         with self._change() as state:
-            if type(method) is not type(state.method):
+            if name_method(method) != name_method(state.method):
                 raise ConfigError(
-                    f"This learner uses {type(state.method).__name__}; it cannot continue with {type(method).__name__}."
+                    f"This learner uses {name_method(state.method)}; it cannot continue with {name_method(method)}."
                 )
             method.check(state.core.channels)
             self._state = replace(state, method=method).with_networks_of(state)
@@ -471,7 +472,8 @@ class Learner:
         state = self._state
         body, files = to_files(state.core, state.records.values())
         if self.fabric.is_global_zero:
-            store.save(folder, {"method": describe_method(state.method), "seed": self.seed, **body}, files)
+            method = {**describe_method(state.method), "forgets": state.method.forgets}
+            store.save(folder, {"method": method, "seed": self.seed, **body}, files)
         self.fabric.barrier()
 
     @classmethod
@@ -488,8 +490,8 @@ class Learner:
     ) -> Learner:
         """Read a saved learner. `model` must have the same architecture; its weights do not matter.
 
-        `method` is needed only if it is one of your own. Files are always checked; with `verify=False` the networks are not
-        compared with their digests.
+        `method` is needed only to learn more tasks with a method of your own. Files are always checked; with `verify=False` the
+        networks are not compared with their digests.
         """
         folder = check_path("folder", folder)
         check_flag("verify", verify)
@@ -499,8 +501,8 @@ class Learner:
         compare_tensors(body.tensors, model, folder)
         method = _make_method(body, None, folder) if method is None else method
         _check_method(method)
-        if type(method).__name__ != body.method.name:
-            raise ConfigError(f"{folder} was learned with {body.method.name}; it cannot continue with {type(method).__name__}.")
+        if name_method(method) != body.method.name:
+            raise ConfigError(f"{folder} was learned with {body.method.name}; it cannot continue with {name_method(method)}.")
         model = rebuild(model, initial_tensors(files, model, folder))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SpaceWarning)  # the user saw them when the learner was made
@@ -531,7 +533,7 @@ class Learner:
         state, folder = self._state, check_path("folder", folder)
         body, files = store.load(folder, SavedLearner)
         compare_tensors(body.tensors, state.core.blueprint.module, folder)
-        method = _make_method(body, type(state.method), folder)
+        method = _make_method(body, state.method, folder)
         new = State(method, *from_files(state.core, body, files, folder))
         _verify(new)
         learner = copy.copy(self)
@@ -589,14 +591,14 @@ def _verify(state: State) -> dict[str, str]:
     return digests
 
 
-def _make_method(body: SavedLearner, kind: type[Method] | None, folder: object) -> Method:
-    """The method that a learner was saved with: of `kind`, or one of spacecl's."""
-    name = body.method.name
-    if kind is not None and kind.__name__ != name:
-        raise StoreError(f"{folder} was learned with {name}, not with {kind.__name__}. Use Learner.load.")
-    if kind is None and name not in METHODS:
-        raise StoreError(f"{folder} was saved with the method {name}, which is not one of spacecl's. Give it with method=...")
-    make: Callable[..., Method] = kind or METHODS[name]
+def _make_method(body: SavedLearner, present: Method | None, folder: object) -> Method:
+    """The method that a learner was saved with: of the same class as `present`, or one of spacecl's, or else an absent one."""
+    name, forgets = body.method.name, body.method.forgets
+    if present is not None and name_method(present) != name:
+        raise StoreError(f"{folder} was learned with {name}, not with {name_method(present)}. Use Learner.load.")
+    make: Callable[..., Method] = METHODS.get(name, AbsentMethod) if present is None else type(present)
+    if make is AbsentMethod:
+        return AbsentMethod(name, body.method.options, forgets is not False)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # options of older versions had other names

@@ -89,6 +89,11 @@ def options(kind: type[T]) -> type[T]:
     return made
 
 
+def is_checked(kind: type) -> bool:
+    """Whether a class checks its values when it is made, as `@options` lets it."""
+    return getattr(kind, "__post_init__", None) is _check_options
+
+
 def describe_options(kind: type) -> list[Option]:
     """The options of an `@options` class, in the order of their declaration."""
     hints = get_type_hints(kind, include_extras=True)

@@ -9,7 +9,8 @@ from spacecl.reporting.html import render
 from spacecl.reporting.report import make_page
 from spacecl.reporting.summary_table import explain_summary_table, make_summary_table
 from spacecl.reporting.text import to_markdown
-from spacecl.runs.config import METHOD_ORDER, identify_settings
+from spacecl.runs.config import identify_settings
+from spacecl.runs.methods import METHOD_ORDER
 
 REMEDY = "make docs/example-report anew, as its README.md says"
 

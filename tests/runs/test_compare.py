@@ -19,9 +19,10 @@ from spacecl import ConfigError
 from spacecl.cli import main as cli
 from spacecl.cli.options import collect_settings
 from spacecl.runs import executors, measure_run, run, sweep, sweep_plan, worker
-from spacecl.runs.config import Config, get_methods
+from spacecl.runs.config import Config
 from spacecl.runs.costs import measure_costs
 from spacecl.runs.events import EVENTS, Failed, Finished, Started, TasksDone, read_events, report_events, write_event
+from spacecl.runs.methods import get_methods
 
 SHORT = ["--tasks", "2", "--epochs", "1", "--retrain-epochs", "1"]
 

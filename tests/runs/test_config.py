@@ -17,7 +17,8 @@ from spacecl.data.benchmarks.streams import load_stream
 from spacecl.methods import METHODS
 from spacecl.options import describe_options
 from spacecl.runs import config
-from spacecl.runs.config import METHOD_ORDER, Config, find_differences, get_methods
+from spacecl.runs.config import Config, find_differences
+from spacecl.runs.methods import METHOD_ORDER, get_methods
 from spacecl.runs.resolve import merge_settings, parse_assignments, read_toml, resolve, to_command
 from spacecl.runs.run_folder import is_run
 from spacecl.seeds import use_seed

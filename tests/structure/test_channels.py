@@ -185,10 +185,10 @@ class OverChannels(nn.Module):
         self.first, self.second, self.fc = nn.Linear(6, 5), nn.Linear(6, 7), nn.Linear(8, 2)
 
     def forward(self, x):
-        return self.fc(torch.cat([self.second(x), self.first(x).mean(1, keepdim=True)], 1))
+        return self.fc(torch.cat([self.second(x), self.first(x).amax(1, keepdim=True)], 1))
 
 
-def test_channels_that_are_averaged_are_unprunable():
+def test_channels_of_which_the_largest_is_taken_are_unprunable():
     with pytest.warns(SpaceWarning, match="first: reduced over channels"):
         assert find_groups(OverChannels(), torch.zeros(1, 6)) == {("second",): 7}
 

@@ -66,6 +66,11 @@ def test_the_code_of_the_page_on_extending_runs_as_written():
         exec(compile(block, "extending.md", "exec"), namespace)
 
 
+def test_the_method_of_the_page_is_that_of_the_example():
+    code = (ROOT / "examples" / "own_method.py").read_text().partition('"""\n\n')[2]
+    assert f"```python\n{code}```" in (ROOT / "docs" / "extending.md").read_text()
+
+
 def test_an_operator_without_a_rule_is_refused_with_what_to_do():
     with pytest.raises(UnsupportedModelError, match=r"test_extending::shuffle; describe it with spacecl\.register_operator"):
         validate_model(Shuffling(), IMAGE)

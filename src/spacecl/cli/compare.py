@@ -25,6 +25,7 @@ EPILOG = """\
 examples:
   spacecl compare split-cifar10 --methods all --seeds 3 --out runs/cmp
   spacecl compare permuted-digits --methods space,ewc,stl --set ewc.strength=10
+  spacecl compare permuted-digits --methods all,my_method.py:L2Anchor --set L2Anchor.strength=3
   spacecl compare p-fashion --preset frontier --limit 1000
   spacecl compare --resume --out runs/cmp
 
@@ -54,7 +55,9 @@ def _declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("benchmark", nargs="?", metavar="BENCHMARK", help="as for spacecl run")
     grid = parser.add_argument_group("what to compare")
     what = grid.add_mutually_exclusive_group()
-    what.add_argument("--methods", metavar="NAMES", help="all (default), or names separated by commas")
+    what.add_argument(
+        "--methods", metavar="NAMES", help="all (default), or names separated by commas; your own as file.py:Class"
+    )
     what.add_argument("--preset", metavar="NAME", choices=tuple(ABLATIONS), help="one of the presets above instead of methods")
     grid.add_argument(
         "--seeds", default="1", metavar="N", help="number of seeds, from 0 on, or a list such as 0,5,7 (default: 1)"

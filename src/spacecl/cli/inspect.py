@@ -41,7 +41,7 @@ def run_command(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(summary, indent=1))
         return 0
-    tasks, layers = Table(title=f"{len(summary['tasks'])} tasks, {summary['method']}"), Table(title="Channels")
+    tasks, layers = Table(title=escape(f"{len(summary['tasks'])} tasks, {summary['method']}")), Table(title="Channels")
     for column in ("task", "classes", "validation accuracy", "parameters", "size so far", "widths"):
         tasks.add_column(column, justify="left" if column in ("task", "widths") else "right", overflow="fold")
     for task in summary["tasks"]:

@@ -119,11 +119,21 @@ def collect_settings(options: argparse.Namespace) -> dict[str, Any]:
         return rename_deprecated(settings, warn=True)
 
 
+def describe_method(name: str, method: type) -> list[str]:
+    """Lines that describe a method for `--help`: its summary and its options."""
+    from ..options import describe_options
+
+    summary = " ".join((method.__doc__ or "").split()).replace("`", "").partition(". ")[0].rstrip(".")
+    lines = textwrap.wrap(f"{name}: {summary}", _width(), initial_indent="  ", subsequent_indent="    ")
+    return [*lines, *_list_options(describe_options(method), "    ")]
+
+
 def describe_settings() -> str:
     """All settings of a run, of training and of the methods, for `--help`: name, help text and, in brackets, the default."""
     from ..learning.recipe import Recipe
     from ..options import describe_options
-    from ..runs.config import METHOD_ORDER, Config, get_methods
+    from ..runs.config import Config
+    from ..runs.methods import METHOD_ORDER, get_methods
 
     flags = {name for names in FLAGS.values() for name in names} | {"benchmark", "train", "options"}
     lines = ["settings without a flag, --set NAME=VALUE (default in brackets):"]
@@ -132,10 +142,7 @@ def describe_settings() -> str:
     lines += _list_options(describe_options(Recipe))
     lines += ["", "methods and their options, --set options.NAME=VALUE (default in brackets):"]
     for name in reversed(METHOD_ORDER):
-        method = get_methods()[name]
-        summary = " ".join((method.__doc__ or "").split()).replace("`", "").partition(". ")[0].rstrip(".")
-        lines += textwrap.wrap(f"{name}: {summary}", _width(), initial_indent="  ", subsequent_indent="    ")
-        lines += [*_list_options(describe_options(method), "    "), ""]
+        lines += [*describe_method(name, get_methods()[name]), ""]
     return "\n".join(lines).rstrip()
 
 

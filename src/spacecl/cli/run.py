@@ -20,6 +20,8 @@ benchmarks:
   FOLDER            your own pictures: one folder per task, with one folder per class in it
                     (or with train/, test/ and optionally valid/, which hold the class folders)
   FILE.py           a Python file with a function tasks() that returns a list of spacecl.Task
+  FILE.py:NAME      another function of the file, or a benchmark that it registers with
+                    spacecl.benchmarks.register, with a network and a recipe
 """
 EPILOG = """\
 Settings come from the benchmark's recipe, then from --config FILE, then from flags, then from --set.
@@ -33,6 +35,7 @@ examples:
   spacecl run permuted-digits --set options.variance=0.9 --set train.lr=0.001
   spacecl run permuted-digits --set 'later=[{{from=3, lr=0.001}}]'
   spacecl run my-pictures/ --model my_net.py:network --epochs 20
+  spacecl run permuted-digits --method my_method.py:L2Anchor --set options.strength=3
   spacecl run --resume --out runs/c10
 
 A run that was stopped, in whatever way, resumes with the same command, with the same result to
@@ -81,7 +84,7 @@ def run_command(options: argparse.Namespace) -> int:
     if "benchmark" not in settings:
         raise ConfigError(NO_BENCHMARK)
     if options.resume and not options.trust_code:
-        typed = {options.benchmark, options.model}  # by the user, who knows these files
+        typed = {options.benchmark, options.model, options.method}  # by the user, who knows these files
         code = Config.from_file(Path(options.out) / "config.json").find_user_code()
         folder.refuse_code(options.out, [name for name in code if name in map(str, settings.values()) and name not in typed])
     config = resolve(settings, options.data)

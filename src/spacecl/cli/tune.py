@@ -16,6 +16,7 @@ examples:
   spacecl tune p-fashion --method ewc --over strength=0.1,1,10,100,1000 --limit 600
   spacecl tune permuted-digits --method hat --over compressibility=0.1,0.5 --over train.lr=0.001,0.003
   spacecl tune split-cifar10 --over 'variance=0.8,0.9,{conv1=0.95, "*"=0.85}'
+  spacecl tune permuted-digits --method my_method.py:L2Anchor --over strength=0.1,1,10
 
 Every combination of values is a run with its own folder below --out. A tenth of the training data is set aside to compare
 them; test data are never read. tune.json in --out lists all combinations and the time spent. The same command resumes a
@@ -53,9 +54,11 @@ def run_command(options: argparse.Namespace) -> int:
     from ..runs import run_folder as folder
     from ..runs import tune
     from ..runs.config import to_toml
+    from ..runs.methods import shorten_method
 
     settings, values = collect_settings(options), tune.parse_choices(options.over)
-    out = options.out or f"runs/tune-{folder.shorten_name(settings['benchmark'])}-{settings.get('method', 'space')}"
+    method = shorten_method(str(settings.get("method", "space")))
+    out = options.out or f"runs/tune-{folder.shorten_name(settings['benchmark'])}-{method}"
     show = False if options.quiet else None
     try:
         search = tune.tune(

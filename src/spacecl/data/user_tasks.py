@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from .pictures import (
     list_pictures,
     require_pillow,
 )
+from .registry import RegisteredBenchmark, list_registered, load_registered, split_file
 from .task import Task
 
 PARTS = ("train", "valid", "test")
@@ -134,32 +136,52 @@ def _split_off_test(folder: TaskFolder, pictures: LabelledPictures) -> tuple[Lab
 
 
 def load_file(name: str) -> list[Task]:
-    """Run a Python file and return the tasks from its function `tasks`, or from the function named after a colon."""
-    file, _, function_name = name.partition(".py:")
-    file, function_name = (f"{file}.py", function_name) if function_name else (name, "tasks")
+    """Run a Python file and return the tasks of a benchmark that it registers, or of a function: `tasks`, or after a colon."""
+    file, function_name = split_file(name)
     if not Path(file).is_file():
         raise ConfigError(f"{file} does not exist.")
     if not file.endswith(".py"):
         raise ConfigError(f"{file} is neither a folder of pictures nor a Python file of tasks, which ends in .py.")
+    benchmark = load_registered(name)
+    if benchmark is not None:
+        return load_benchmark(benchmark)
+    function_name = function_name or "tasks"
     function = run_file(file).get(function_name)
     if not callable(function):
-        raise ConfigError(f"{file} has no function {function_name}(); write one that returns a list of spacecl.Task.")
-    with user_code_errors(f"{function_name}() in {file} failed"):
+        raise ConfigError(
+            f"{file} has no function {function_name}(); write one that returns a list of spacecl.Task{_list_registered(file)}."
+        )
+    return _call(function, f"{function_name}() in {file}", file)
+
+
+def load_benchmark(benchmark: RegisteredBenchmark) -> list[Task]:
+    """Return the tasks of a benchmark that a user has registered."""
+    return _call(benchmark.tasks, f"The function of the benchmark {benchmark.name}", benchmark.name)
+
+
+def _list_registered(file: str) -> str:
+    names = list_registered(file)
+    return (
+        f", or name one of the benchmarks that it registers: {', '.join(f'{file}:{name}' for name in names)}" if names else ""
+    )
+
+
+def _call(function: Callable[[], Any], what: str, where: str) -> list[Task]:
+    """Call a user's function of tasks and check what it returns; `what` and `where` name it in error messages."""
+    with user_code_errors(f"{what} failed"):
         tasks = function()
     if not isinstance(tasks, (list, tuple)) or not tasks or not all(isinstance(task, Task) for task in tasks):
-        raise ConfigError(
-            f"{function_name}() in {file} must return a list of spacecl.Task; it returned {_describe_type(tasks)}."
-        )
+        raise ConfigError(f"{what} must return a list of spacecl.Task; it returned {_describe_type(tasks)}.")
     without_test = [task.name for task in tasks if task.test is None]
     if without_test:
         raise ConfigError(
-            f"{file}: no test data for {', '.join(without_test)}. Runs report test accuracy; give the data with "
+            f"{where}: no test data for {', '.join(without_test)}. Runs report test accuracy; give the data with "
             "Task(..., test=...)."
         )
     names = [task.name for task in tasks]
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
-        raise ConfigError(f"{file}: these task names are there twice: {', '.join(repeated)}.")
+        raise ConfigError(f"{where}: these task names are there twice: {', '.join(repeated)}.")
     return list(tasks)
 
 

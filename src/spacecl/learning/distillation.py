@@ -26,8 +26,8 @@ def make_matching_loss(full: nn.Module, trainer: Trainer) -> MakeLoss:
         set_memory_format(full.to(trainer.fabric.device), trainer.channels_last).eval()
         return loss
 
-    def loss(wrapped: nn.Module, x: Inputs, _: Tensor) -> Tensor:
-        x = mix_examples(x)
+    def loss(wrapped: nn.Module, inputs: Inputs, _: Tensor) -> Tensor:
+        x = mix_examples(inputs)
         with torch.no_grad():
             answers = run_model(full, x, trainer.channels_last)
         return _TEMPERATURE**2 * distillation_loss(call_model(wrapped, x), answers, _TEMPERATURE)
@@ -36,17 +36,21 @@ def make_matching_loss(full: nn.Module, trainer: Trainer) -> MakeLoss:
 
 
 def mix_examples(inputs: Inputs) -> Inputs:
-    """Mix every example of a batch with another at random. Integers, such as tokens, cannot be mixed.
+    """Mix every example of a batch with the next, in shares that rise. Inputs with integers, such as tokens, stay as they are.
 
-    Examples that have any stay as they are: a mixture of pictures would not belong to the text of one of them.
+    A batch is in random order, so partners and shares are random, too, without a number drawn for them.
+
+    >>> mix_examples(torch.tensor([[0.0], [8.0]])).tolist()
+    [[6.0], [6.0]]
     """
-    tensors = list_tensors(inputs)
-    if not all(x.is_floating_point() for x in tensors):
+    if not all(tensor.is_floating_point() for tensor in list_tensors(inputs)):
         return inputs
-    rows, first = len(tensors[0]), tensors[0]
-    shares = torch.rand(rows, device=first.device, dtype=first.dtype)
-    order = torch.randperm(rows, device=first.device)
-    return map_tensors(lambda x: torch.lerp(x[order], x, shares.reshape(-1, *[1] * (x.dim() - 1)).to(x.dtype)), inputs)
+
+    def mix(x: Tensor) -> Tensor:
+        shares = (torch.arange(len(x), device=x.device, dtype=x.dtype) + 0.5) / len(x)
+        return torch.lerp(x.roll(-1, 0), x, shares.reshape(-1, *[1] * (x.dim() - 1)))
+
+    return map_tensors(mix, inputs)
 
 
 def distillation_loss(outputs: Tensor, targets: Tensor, temperature: float) -> Tensor:

@@ -14,7 +14,7 @@ from torch import nn
 from ..data.task import Task
 from ..data.task_data import Data, prepare_data
 from ..documents import digest_json
-from ..errors import ConfigError, DataError, TaskError, warn_user
+from ..errors import ConfigError, DataError, TaskError, TrainingError, warn_user
 from ..inference.task_inference import SAMPLES as SIGNATURE_SAMPLES
 from ..inference.task_inference import estimate_bounds, make_signature
 from ..seeds import task_seed, use_seed
@@ -22,7 +22,7 @@ from ..structure.channels import Tensors
 from .analysis import Analysis
 from .checkpoints import Checkpointer
 from .context import TaskContext
-from .method import Learned, Method
+from .method import Learned, describe_method, name_method
 from .quality import SAMPLES, Examples, Sampled, describe_weakness
 from .queries import Queries
 from .recipe import SPEED_ONLY, Recipe
@@ -61,6 +61,7 @@ def learn_task(
             learned = state.method.learn(state.core, context)
         except DataError as error:  # found in examples that were read for the first time
             raise DataError(f"{error} Nothing was committed; the learner is unchanged.") from error
+        _check_learned(state, learned)
         network = learned.core.network(number).to(trainer.fabric.device)
         accuracy = evaluate(network, valid, trainer.fabric, trainer.channels_last)
         queries = Queries(state, trainer.fabric.device, trainer.channels_last)
@@ -106,8 +107,27 @@ def _check_earlier_data(state: State) -> None:
     missing = [repr(name) for name in state.records if name not in state.data]
     if missing and state.method.needs_data:
         raise TaskError(
-            f"{type(state.method).__name__} trains on the data of all tasks; those of {', '.join(missing)} are not available. "
+            f"{name_method(state.method)} trains on the data of all tasks; those of {', '.join(missing)} are not available. "
             "Give them again with learner.remember(Task(...))."
+        )
+
+
+def _check_learned(state: State, learned: Learned) -> None:
+    """Refuse what a method returns if it is not one more task, or if it changed earlier ones and says that it never does."""
+    name, number = name_method(state.method), len(state.records)
+    if not isinstance(learned, Learned):
+        raise TrainingError(f"{name}.learn() returned a {type(learned).__name__}. Return spacecl.Learned(core, history).")
+    if len(learned.core.tasks) != number + 1:
+        raise TrainingError(
+            f"{name}.learn() returned a core of {len(learned.core.tasks)} tasks instead of {number + 1}. "
+            "Return what core.commit() or core.replace_weights() returns."
+        )
+    records = enumerate(() if state.method.forgets else state.records.values())
+    changed = [repr(record.name) for number, record in records if learned.core.digest(number) != record.digest]
+    if changed:
+        raise TrainingError(
+            f"{name} changed the networks of {', '.join(changed)}, but says that it does not forget. Nothing was committed. "
+            "Commit with core.commit(), which writes nothing that was committed, or set forgets = True."
         )
 
 
@@ -130,11 +150,6 @@ def _make_checkpointer(
     method = state.method
     renamed, former = getattr(method, "renamed_options", {}), getattr(method, "former_values", {})
     return Checkpointer(folder, json.loads(json.dumps(identity)), renamed, former)
-
-
-def describe_method(method: Method) -> dict[str, Any]:
-    """The name and the options of a method, as files have them."""
-    return {"name": type(method).__name__, "options": asdict(method)}  # type: ignore[call-overload]
 
 
 def _measure_inputs(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar
 
+from ..errors import ConfigError
 from ..structure.channels import Channels
 from .analysis import Analysis
 from .checkpoints import Epoch
@@ -29,7 +30,7 @@ class Method(ABC):
     """A continual-learning method. Subclass it as a frozen dataclass of hyperparameters, and write `learn`.
 
     A learner saves the hyperparameters with what it has learned, so they must be plain values that JSON can hold.
-    docs/extending.md builds a method of its own.
+    docs/extending.md writes one, and `spacecl check FILE.py:Class` checks it.
     """
 
     forgets: ClassVar[bool] = False  # whether learning a task may change the networks of earlier ones
@@ -51,3 +52,30 @@ class Method(ABC):
     @abstractmethod
     def learn(self, core: Core, task: TaskContext) -> Learned:
         """Learn a task and return a core that has it committed. `core` itself is never changed."""
+
+
+@dataclass(frozen=True)
+class AbsentMethod(Method):
+    """Stands for a user's own method whose code was not given: its tasks can be used, and no task can be learned."""
+
+    name: str
+    options: Mapping[str, Any]
+    forgets: bool  # type: ignore[misc]  # as the method itself said
+
+    def learn(self, core: Core, task: TaskContext) -> Learned:
+        raise ConfigError(
+            f"This learner was taught with {self.name}, a method of your own, which was not given. To teach it more, load it "
+            f"with the method: Learner.load(..., method={self.name}(...))."
+        )
+
+
+def describe_method(method: Method) -> dict[str, Any]:
+    """The name and the options of a method, as files have them."""
+    if isinstance(method, AbsentMethod):
+        return {"name": method.name, "options": dict(method.options)}
+    return {"name": type(method).__name__, "options": asdict(method)}  # type: ignore[call-overload]
+
+
+def name_method(method: Method) -> str:
+    """The name by which files and messages call a method: that of its class."""
+    return method.name if isinstance(method, AbsentMethod) else type(method).__name__

@@ -30,8 +30,9 @@ from .record import TaskRecord
 class SavedMethod:
     """The method that a learner uses, with its options."""
 
-    name: str
+    name: Annotated[str, Field(pattern=r"^\w+$")]  # of its class
     options: dict[str, Any]
+    forgets: bool | None = None  # whether learning changes earlier tasks; version 0.1 did not say
 
 
 @dataclass(frozen=True)

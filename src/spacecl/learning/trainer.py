@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 Loss = Callable[[nn.Module, Inputs, Tensor], Tensor]  # of the module, inputs and labels
 MakeLoss = Callable[[nn.Module], Loss]  # a loss that refers to parameters of the module, which is on its device by then
+Penalty = Callable[[nn.Module], Tensor]  # of the module's parameters, added to the loss
 Validate = Callable[[nn.Module], tuple[float, float]]  # accuracy and loss
 
 
@@ -57,6 +58,7 @@ class Trainer:
         recipe: Recipe | None = None,
         freeze: Mapping[str, Tensor] | None = None,
         make_loss: MakeLoss | None = None,
+        penalty: Penalty | None = None,
         no_decay: Collection[str] = (),
         before_step: Callable[[], None] | None = None,
         after_step: Callable[[], None] | None = None,
@@ -65,9 +67,10 @@ class Trainer:
         """Train a module in place and return an entry per epoch.
 
         `freeze` has masks of positions that may not change, by tensor name. `make_loss(module)` returns the loss, by
-        default cross-entropy. Parameters in `no_decay` have no weight decay. `before_step` runs when gradients are
-        available, before they are clipped; `after_step` when the optimizer has changed the parameters. `validate` returns
-        the accuracy and loss by which the best epoch is chosen, by default those on `valid`.
+        default cross-entropy. `penalty(module)`, if given, is added to it in every step. Parameters in `no_decay` have no
+        weight decay. `before_step` runs when gradients are available, before they are clipped; `after_step` when the optimizer
+        has changed the parameters. `validate` returns the accuracy and loss by which the best epoch is chosen, by default
+        those on `valid`.
 
         With a checkpointer, every finished epoch is saved, and the same call in another process resumes after the last
         one and ends with the same bits.
@@ -106,6 +109,7 @@ class Trainer:
                     x = map_tensors(prepare, _augment(train.finish(x), recipe, title))
                     with protect_gradients(module):
                         value = loss(wrapped, x, y)
+                        value = value if penalty is None else value + penalty(module)
                         fabric.backward(value)
                     if before_step is not None or recipe.clip is not None:
                         fabric.strategy.precision.unscale_gradients(stepper)  # of 16-bit floats

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import ConfigError, StoreError
-from ..runs.config import METHOD_ORDER, Config, identify_settings
+from ..runs.config import Config, identify_settings
+from ..runs.methods import METHOD_ORDER
 from ..runs.result import Result, read_result
 from ..runs.run_folder import is_run
 from .labels import list_differences, name_family
@@ -134,7 +135,15 @@ def group_runs(results: Mapping[Path, Result], top: Path) -> tuple[list[Arm], li
         Arm(label, name_family(results[paths[0]]["config"]), tuple(results[path] for path in paths))
         for label, paths in zip(labels, folders)
     ]
-    arms.sort(key=lambda arm: (METHOD_ORDER.index(arm.method), "paper" not in arm.family, arm.family, arm.results[0]["size"]))
+    order = {method: number for number, method in enumerate(METHOD_ORDER)}  # users' own methods come last
+    arms.sort(
+        key=lambda arm: (
+            order.get(arm.method, len(order)),
+            "paper" not in arm.family,
+            arm.family,
+            arm.results[0]["size"],
+        )
+    )
     space_first = sorted(arms, key=lambda arm: arm.method != "space")  # so that its colour is the same on every page
     return [replace(arm, look=space_first.index(arm)) for arm in arms], repeated
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..data.benchmarks.published import PUBLISHED
-from ..runs.config import get_methods, identify_settings, to_toml
+from ..runs.config import identify_settings, to_toml
+from ..runs.methods import get_methods, is_own, shorten_method
 
 TITLES = {"finetune": "Fine-tuning"}  # of methods that are not called by the names of their classes
 PAPER_CHOICES = tuple(name for name in PUBLISHED if name != "samples")  # options of SPACE that the paper decides
@@ -15,7 +16,7 @@ Settings = Mapping[str, Any]  # Config.to_json()
 
 def title_method(name: str) -> str:
     """What a method is called in tables and figures, by its name on the command line."""
-    return TITLES.get(name) or get_methods()[name].__name__
+    return shorten_method(name) if is_own(name) else TITLES.get(name) or get_methods()[name].__name__
 
 
 def name_family(config: Settings) -> str:
@@ -39,7 +40,9 @@ def list_differences(config: Settings, others: Sequence[Settings]) -> str:
     flat = _flatten(config)
     everyone = [_flatten(other) for other in others]
     same_method = [other for other in everyone if other["method"] == config["method"]]
-    in_family = {"method", *(f"options.{name}" for name in (*PAPER_CHOICES, "projection") if config["method"] == "space")}
+    in_family = {f"options.{name}" for name in (*PAPER_CHOICES, "projection") if config["method"] == "space"}
+    namesakes = {other["method"] for other in everyone if title_method(other["method"]) == title_method(config["method"])}
+    in_family |= {"method"} if len(namesakes) == 1 else set()  # classes of one name in different files need more
     different = [
         key
         for key in flat

@@ -11,6 +11,7 @@ from .. import store
 from ..errors import StoreError
 from ..learner import Learner
 from ..learning.analysis import LayerSpectrum, Target
+from ..learning.method import name_method
 from ..learning.record import TaskRecord
 from ..learning.saved import SavedLearner
 from .open_run import OpenRun
@@ -140,7 +141,7 @@ def inspect(learner: Learner) -> Inspection:
         for layer, counts in learner.capacity.items()
     }
     return {
-        "method": type(learner.method).__name__,
+        "method": name_method(learner.method),
         "size": learner.size,
         "storage": learner.storage,
         "tasks": _summarize_tasks(learner.records.values()),

@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields
-from importlib.util import find_spec
 from pathlib import Path
-from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
 from ..data.benchmarks.presets import BENCHMARKS, PICTURES, TASKS, Benchmark
+from ..data.registry import load_network
 from ..documents import RESTORE, read_document
 from ..errors import ConfigError, StoreError, user_code_errors, warn_user
 from ..learning.recipe import SPEED_ONLY, Recipe
 from ..options import Description, PositiveInt, add_former_values, describe_options, find_problems, option, options, suggest
-from ..user_code import load_function
+from .methods import MethodName, get_methods, is_own, make_method
 
 if TYPE_CHECKING:
     from torch import nn
@@ -25,23 +24,6 @@ if TYPE_CHECKING:
     from ..learner import Method
     from ..structure.calling import Inputs
 
-_TABLE_1 = ("stl", "joint", "finetune", "lwf", "ewc", "ucb", "hat", "packnet", "space")  # the order of the paper's table
-
-
-def _list_methods() -> tuple[str, ...]:
-    """The names of all methods, which are those of their files; found without loading torch."""
-    package = find_spec("spacecl.methods")
-    files = {file.name for file in iter_modules(package.submodule_search_locations if package else None)}
-    return (*(name for name in _TABLE_1 if name in files), *sorted(files - set(_TABLE_1)))
-
-
-METHOD_ORDER = _list_methods()
-if TYPE_CHECKING:
-    from ..structure.calling import Inputs
-
-    MethodName: TypeAlias = str
-else:
-    MethodName = Literal[METHOD_ORDER]
 TaskOrder = Annotated[
     Literal["given", "random"] | Annotated[tuple[Annotated[int, Field(strict=True, ge=1)], ...], Field(strict=False)],
     Description("given, random or a list of task numbers, from 1"),
@@ -120,10 +102,11 @@ class Config:
         return Config.from_json(read_document(file, dict[str, Any]), file)
 
     def find_user_code(self) -> list[str]:
-        """The settings that name code that is not spacecl's: the function that builds the network, the file of tasks."""
+        """The settings that name code that is not spacecl's: the function of the network, the file of tasks, the method."""
         from ..data.benchmarks.networks import NETWORKS
 
         names = [] if self.model in NETWORKS else [self.model]
+        names += [self.method] if is_own(self.method) else []
         is_file = self.benchmark not in BENCHMARKS and not Path(self.benchmark).is_dir()  # as in load_stream
         return names + ([self.benchmark] if is_file and ".py" in self.benchmark else [])
 
@@ -154,9 +137,9 @@ class Config:
     def make_method(self, tasks: int | None = None) -> Method:
         """The method, for a run of so many tasks: they are the budget of a size that has none."""
         options = dict(self.options)
-        if options.get("size") is not None and options.get("budget") is None:
+        if self.method == "space" and options.get("size") is not None and options.get("budget") is None:
             options["budget"] = tasks
-        return get_methods()[self.method](**options)
+        return make_method(self.method, options, self.seed)
 
     def make_model(self, example: Inputs, classes: int) -> nn.Module:
         """The network: one of spacecl's for inputs like the example, or the user's own."""
@@ -174,13 +157,6 @@ class Config:
                 f"The network {self.model} needs images of at least 12 x 12; the inputs of the tasks have shape {tuple(shape)}."
             )
         return NETWORKS[self.model](shape, classes)
-
-
-def get_methods() -> dict[str, type[Any]]:
-    """The methods by their names on the command line."""
-    from ..methods import METHODS
-
-    return {name.lower(): method for name, method in METHODS.items()}
 
 
 def find_benchmark(name: str) -> Benchmark:
@@ -210,7 +186,7 @@ def build_model(name: str) -> nn.Module:
     """Build a network by calling a user's function, named as `module:function` or `file.py:function`."""
     from torch import nn
 
-    function = load_function(name, f"model={name!r}")
+    function = load_network(name, f"model={name!r}")
     with user_code_errors(f"model={name!r}: the function, called without arguments, failed"):
         model = function()
     if not isinstance(model, nn.Module):
@@ -257,25 +233,29 @@ def to_toml(value: Any) -> str:
 
 
 def find_setting_problems(settings: Mapping[str, Any]) -> list[str]:
-    """What is wrong with some settings, in words; settings that are missing have their defaults."""
+    """What is wrong with some settings, in words; settings that are missing have their defaults.
+
+    Options of a user's own method are not checked here: that would run its code.
+    """
     defaults = {entry.name: entry.default for entry in describe_options(Config)} | {"benchmark": ""}
     values = defaults | {name: value for name, value in settings.items() if name in defaults}
     problems = find_unknown(settings, Config) + find_problems(Config, values)
     if isinstance(values["train"], Mapping):
-        problems += _find_table_problems(values["train"], Recipe, "train.")
-    if isinstance(values["options"], Mapping) and values["method"] in METHOD_ORDER:
-        problems += _find_table_problems(values["options"], get_methods()[values["method"]], "options.")
+        problems += find_table_problems(values["train"], Recipe, "train.")
+    method = get_methods().get(str(values["method"]))
+    if isinstance(values["options"], Mapping) and method is not None:
+        problems += find_table_problems(values["options"], method, "options.")
     for number, change in enumerate(values["later"] if isinstance(values["later"], (list, tuple)) else ()):
         if isinstance(change, Mapping):
             first = change.get("from")
             if type(first) is not int or first < 1:
                 problems.append(f"later[{number}] needs from = N, the number of the first task that it applies to, from 1")
             values_of_change = {name: value for name, value in change.items() if name != "from"}
-            problems += _find_table_problems(values_of_change, Recipe, f"later[{number}].")
+            problems += find_table_problems(values_of_change, Recipe, f"later[{number}].")
     return problems
 
 
-def _find_table_problems(table: Mapping[str, Any], kind: type[Any], prefix: str) -> list[str]:
+def find_table_problems(table: Mapping[str, Any], kind: type[Any], prefix: str) -> list[str]:
     """What is wrong with the values of a class of options, each named with a prefix."""
     defaults = {entry.name: entry.default for entry in describe_options(kind)}
     values = defaults | {name: value for name, value in table.items() if name in defaults}

@@ -51,7 +51,7 @@ class OpenRun:
 
     def learner(self, verify: bool = True) -> Learner:
         """Load the learner; with `verify`, compare its networks with the digests of their commits."""
-        refuse_code(self.folder, self.untrusted_code)
+        refuse_code(self.folder, self.untrusted_code, "name the network yourself with --model FILE.py:function")
         if self.config is not None:
             return load_learner(self.model, self.config, self.network, verify)
         if self.network is None:
@@ -66,7 +66,8 @@ class OpenRun:
         if self.config is None:
             raise ConfigError(f"{self.folder} holds a learner, but no run that would name the data of its tasks.")
         config = self.config
-        refuse_code(self.folder, [] if self.trusted else [name for name in config.find_user_code() if name == config.benchmark])
+        code = [] if self.trusted else [name for name in config.find_user_code() if name == config.benchmark]
+        refuse_code(self.folder, code, "leave the data out")
         with use_seed(config.seed):
             return {task.name: task for task in load_tasks(config, data)[0]}
 

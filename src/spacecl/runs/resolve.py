@@ -6,26 +6,28 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ..data.benchmarks.presets import BENCHMARKS, PICTURES, Benchmark, Preset
+from ..data.benchmarks.presets import BENCHMARKS, PICTURES, TASKS, Benchmark, Preset
 from ..data.benchmarks.published import TARGETS
+from ..data.registry import load_network, load_registered
 from ..errors import ConfigError
 from ..learning.recipe import Recipe
 from ..options import describe_options, suggest
+from ..user_code import make_absolute
 from .config import (
     Config,
     choose_recipe,
     find_benchmark,
     find_setting_problems,
-    get_methods,
-    load_function,
+    find_table_problems,
     rename_deprecated,
     rename_options,
     to_toml,
 )
+from .methods import get_methods, is_own, load_method, make_method
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -93,16 +95,17 @@ def resolve(settings: Settings, data: str | None = None) -> Config:
 
     settings = rename_deprecated({name: value for name, value in settings.items() if value is not None}, warn=True)
     names = {name: str(settings.get(name, default)) for name, default in _NAMES.items()}
-    benchmark = find_benchmark(names["benchmark"])
+    benchmark, problems = _load_benchmark(names["benchmark"], settings.get("seed"))
     if isinstance(settings.get("recipe", ""), str):
         settings["recipe"] = names["recipe"] = choose_recipe(names["benchmark"], settings.get("recipe"))
     values = _complete(settings, benchmark, names["method"], names["recipe"])
-    problems = [*_find_benchmark_problems(names["benchmark"]), *find_setting_problems(values)]
+    problems += [*_find_benchmark_problems(names["benchmark"]), *find_setting_problems(values)]
     invalid = {re.split(r"[^\w.]", line)[0] for line in problems}  # each begins with the name of its setting
     defaults = {entry.name: entry.default for entry in describe_options(Config)}
     valid = defaults | {name: value for name, value in values.items() if name not in invalid}
     problems += _find_device_problems(valid["device"])
     problems += _find_model_problems(valid["model"], valid["seed"])
+    problems += _find_method_problems(valid["method"], values["options"], valid["seed"])
     if benchmark is not PICTURES and valid["image_size"] != defaults["image_size"]:
         problems.append("image_size is for folders of pictures; other data have a size of their own")
     needed: Sequence[str] = benchmark.datasets
@@ -116,6 +119,24 @@ def resolve(settings: Settings, data: str | None = None) -> Config:
         lines = "\n".join(f"  - {line if line[-1] in '.?' else f'{line}.'}" for line in problems)
         raise ConfigError(f"This run cannot be started, for {len(problems)} reason{'s' if len(problems) > 1 else ''}:\n{lines}")
     return _build(values, benchmark)
+
+
+def _load_benchmark(name: str, seed: Any) -> tuple[Benchmark, list[str]]:
+    """A benchmark by its name, or with what a user's file registers; and why the file cannot be executed, if so."""
+    from ..seeds import use_seed
+
+    benchmark = find_benchmark(name)
+    if benchmark is not TASKS or _find_benchmark_problems(name):
+        return benchmark, []
+    try:
+        with use_seed(seed if type(seed) is int and 0 <= seed < 2**40 else 0):  # as it will be; the file is executed once
+            own = load_registered(name)
+    except ConfigError as error:
+        return benchmark, [f"benchmark={name!r}: {error}"]
+    if own is None:
+        return benchmark, []
+    recipes = {**TASKS.recipes, "auto": replace(TASKS.find_preset("auto"), train=own.train)}
+    return replace(TASKS, model=own.model or TASKS.model, recipes=recipes), []
 
 
 _NAMES = {"benchmark": "", "method": "space", "recipe": "fast"}
@@ -153,12 +174,12 @@ def _build(values: Settings, benchmark: Benchmark) -> Config:
         values["tasks"] = benchmark.tasks if order is None or isinstance(order, str) else len(order)
     if values["benchmark"] not in BENCHMARKS:
         values["benchmark"] = str(Path(values["benchmark"]).absolute())
-    if values["model"].partition(":")[0].endswith(".py"):
-        values["model"] = str(Path(values["model"]).absolute())
+    values["model"] = make_absolute(values["model"])
+    values["method"] = make_absolute(values.get("method", "space"))
     train = asdict(Recipe(**values["train"]))  # type: ignore[call-overload]
     values["train"] = {name: train[name] for name in values["train"]} if values["recipe"] == "auto" else train
     values["later"] = [change for change in values["later"] if len(change) > 1]
-    values["options"] = asdict(get_methods()[values.get("method", "space")](**values["options"]))
+    values["options"] = asdict(make_method(values["method"], values["options"], values.get("seed", 0)))  # type: ignore[call-overload]
     return Config(**values)
 
 
@@ -191,10 +212,24 @@ def _find_model_problems(model: str, seed: int) -> list[str]:
         return [f"model={model!r} must be one of {', '.join(NETWORKS)}, or module:function or file.py:function"]
     try:
         with use_seed(seed):  # as it will be built; the file is executed once
-            load_function(model, f"model={model!r}")
+            load_network(model, f"model={model!r}")
     except ConfigError as error:
         return [str(error)]
     return []
+
+
+def _find_method_problems(method: str, options: Any, seed: int) -> list[str]:
+    """What is wrong with a user's own method and its options; those of spacecl's methods are checked with all settings."""
+    if not is_own(method):
+        return []
+    try:
+        kind = load_method(method, seed)
+        problems = find_table_problems(options, kind, "options.") if isinstance(options, Mapping) else []
+        if not problems and isinstance(options, Mapping):
+            make_method(method, options, seed)
+    except ConfigError as error:
+        return [str(error)]
+    return problems
 
 
 def _datasets_for(benchmark: Benchmark, values: Settings) -> Sequence[str]:
@@ -240,8 +275,10 @@ def to_command(config: Config) -> list[str]:
     changed = {name: value for name, value in changed.items() if value != _to_json(defaults[name])}
     train = {} if config.recipe == "auto" else _to_json(asdict(Recipe(**preset.train)))  # type: ignore[call-overload]
     own_train = {name: value for name, value in settings["train"].items() if name not in train or value != train[name]}
-    method = get_methods()[config.method](**_preset_options(preset, config.method, config.model, benchmark))
-    usual = _to_json(asdict(method))
+    usual = {}
+    if not is_own(config.method):  # whose code is not to be run
+        method = get_methods()[config.method](**_preset_options(preset, config.method, config.model, benchmark))
+        usual = _to_json(asdict(method))
     own_options = {name: value for name, value in settings["options"].items() if name not in usual or value != usual[name]}
     changed |= {f"train.{name}": value for name, value in own_train.items()}
     changed |= {f"options.{name}": value for name, value in own_options.items()}

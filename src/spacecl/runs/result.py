@@ -26,6 +26,7 @@ from ..documents import (
 from ..errors import ConfigError, StoreError
 from ..learning.analysis import Target
 from .config import Config
+from .methods import is_own
 from .metrics import forgetting
 
 SCHEMA = 2  # of result.json
@@ -218,7 +219,9 @@ def read_result(file: str | os.PathLike[str]) -> Result:
         raise StoreError(f"{file} is damaged: its settings are those of another run.")
     for task in result["tasks"]:
         task.setdefault("target", None)
-    result["config"] = replace(config, options=asdict(config.make_method())).to_json()  # type: ignore[call-overload]
+    if not is_own(config.method):  # whose code is not to be run
+        config = replace(config, options=asdict(config.make_method()))  # type: ignore[call-overload]
+    result["config"] = config.to_json()
     return result
 
 

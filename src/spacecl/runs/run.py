@@ -112,13 +112,14 @@ def make_learner(config: Config, folder: Path, example: Inputs, classes: int, ta
 
     with use_seed(config.seed):
         model = config.make_model(example, classes)
+    method = config.make_method(tasks)
     fabric = Fabric(accelerator=config.device, devices=1)
     if (folder / "model" / store.MANIFEST).exists():
         store.remove_leftovers(folder / "model")
-        return Learner.load(folder / "model", model, fabric=fabric, progress=False)
+        return Learner.load(folder / "model", model, method=method, fabric=fabric, progress=False)
     return Learner(
         model,
-        config.make_method(tasks),
+        method,
         example_input=example,
         head=config.head,
         shared=config.shared,

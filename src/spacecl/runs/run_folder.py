@@ -20,6 +20,7 @@ from typing_extensions import TypedDict
 
 from .. import __version__, disk, store
 from ..data.benchmarks.streams import load_stream
+from ..data.registry import split_file
 from ..data.task import Task
 from ..data.task_data import DataCounts, fingerprint, open_data, prepare_data
 from ..documents import Count, read_document
@@ -31,6 +32,7 @@ from ..structure.calling import Inputs, map_tensors, select_rows
 from .config import Config, find_differences, identify_settings
 from .costs import Machine, describe_machine
 from .events import EVENTS
+from .methods import shorten_method
 
 PACKAGES = ("torch", "numpy", "scipy", "lightning-fabric", "safetensors", "scikit-learn", "pillow")
 PARTS = ("train", "valid", "test")
@@ -163,11 +165,13 @@ def format_interrupted(out: object) -> str:
 
 def choose_folder(config: Config) -> Path:
     """The folder of a run for which the user names none."""
-    return Path("runs") / f"{shorten_name(config.benchmark)}-{config.method}-{config.recipe}-seed{config.seed}"
+    method = shorten_method(config.method)
+    return Path("runs") / f"{shorten_name(config.benchmark)}-{method}-{config.recipe}-seed{config.seed}"
 
 
 def shorten_name(benchmark: str) -> str:
-    """A benchmark's name; for a path, the last part of it without its ending."""
+    """A benchmark's name; of one in a file the name after the colon, and for a path the last part without its ending."""
+    benchmark = split_file(benchmark)[1] or benchmark
     return benchmark if "/" not in benchmark and os.sep not in benchmark else Path(benchmark).stem
 
 
@@ -247,10 +251,12 @@ def read_settings(folder: str | os.PathLike[str]) -> dict[str, Any]:
     return {key: value for key, value in Config.from_file(file).to_json().items() if value is not None}
 
 
-def refuse_code(folder: object, code: Sequence[str]) -> None:
-    """Raise an error if a folder names code: somebody else may have written it, so the user has to trust it explicitly."""
+def refuse_code(folder: object, code: Sequence[str], instead: str = "name it yourself on the command line") -> None:
+    """Raise an error if a folder names code: somebody else may have written it, so the user has to trust it explicitly.
+
+    `instead` is what the user can do otherwise.
+    """
     if code:
         raise ConfigError(
-            f"{folder} names code that would be run: {', '.join(code)}. If you trust it, say so with --trust-code"
-            f"{', or name the network yourself with --model FILE.py:function' if len(code) == 1 else ''}."
+            f"{folder} names code that would be run: {', '.join(code)}. If you trust it, add --trust-code, or {instead}."
         )

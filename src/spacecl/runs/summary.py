@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..learning.record import TaskRecord
 from ..progress import format_duration, format_widths
+from .methods import shorten_method
 from .result import Result
 
 if TYPE_CHECKING:
@@ -39,8 +40,9 @@ def make_table(result: Result) -> Table:
     from rich.table import Table
 
     full = result["network"]
-    title = escape(f"{result['benchmark']}, {result['method']}, recipe {result['recipe']}, seed {result['seed']}")
-    table = Table(title=title, caption_justify="left")
+    method = shorten_method(result["method"])
+    title = f"{result['benchmark']}, {method}, recipe {result['recipe']}, seed {result['seed']}"
+    table = Table(title=escape(title), caption_justify="left")
     for column in ("task", "learned", "now", "parameters", "mult-adds", "widths"):
         is_text = column in ("task", "widths")
         table.add_column(column, justify="left" if is_text else "right", overflow="fold", no_wrap=not is_text)

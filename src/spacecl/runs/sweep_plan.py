@@ -13,16 +13,8 @@ from typing import Any
 from .. import disk
 from ..data.benchmarks.presets import ABLATIONS, POST_VARIANCE, PUBLISHED
 from ..errors import ConfigError
-from .config import (
-    METHOD_ORDER,
-    Config,
-    build_model,
-    choose_recipe,
-    find_benchmark,
-    find_differences,
-    get_methods,
-    identify_settings,
-)
+from .config import Config, build_model, choose_recipe, find_benchmark, find_differences, identify_settings
+from .methods import METHOD_ORDER, shorten_method
 from .resolve import fit_variance, merge_settings, resolve
 from .result import read_result
 from .run_folder import is_run, lock_run, shorten_name
@@ -33,15 +25,23 @@ OURS = {"activations": "post", "selection": "effect", "freeze": "subnet", "compe
 
 
 def make_method_arms(names: str) -> Arms:
-    """An arm for every method in a list with commas, or for "all"."""
-    known = tuple(get_methods())
-    chosen = [name.strip().lower() for name in names.split(",")]
-    if chosen == ["all"]:
-        chosen = [name for name in METHOD_ORDER if name in known]
-    unknown = [name for name in chosen if name not in known]
+    """An arm for every method in a list with commas; "all" stands for those of spacecl. Users' own are named by their class."""
+    chosen: list[str] = []
+    for name in (part.strip() for part in names.split(",")):
+        chosen += METHOD_ORDER if name.lower() == "all" else [name if ":" in name else name.lower()]
+    unknown = [name for name in chosen if ":" not in name and name not in METHOD_ORDER]
     if unknown:
-        raise ConfigError(f"There is no method {', '.join(unknown)}. The methods are {', '.join(known)}, or all.")
-    return {name: {"method": name} for name in dict.fromkeys(chosen)}
+        raise ConfigError(
+            f"There is no method {', '.join(unknown)}. The methods are {', '.join(METHOD_ORDER)}, or all, "
+            "or your own as file.py:Class."
+        )
+    arms: Arms = {}
+    for method in dict.fromkeys(chosen):
+        name = shorten_method(method)
+        if name in arms:
+            raise ConfigError(f"Both {arms[name]['method']} and {method} are called {name}. Give one class another name.")
+        arms[name] = {"method": method}
+    return arms
 
 
 def make_preset_arms(preset: str, settings: Mapping[str, Any]) -> Arms:
@@ -113,14 +113,14 @@ def plan_runs(settings: Mapping[str, Any], arms: Arms, seeds: Sequence[int], out
     `settings` are the user's, for all runs; those of one method are in a table of its name. All problems are reported before
     anything is written.
     """
-    names = tuple(get_methods())
+    used = {shorten_method(arm["method"]) for arm in arms.values()}
+    names = {*METHOD_ORDER, *used}
     if "options" in settings:
         raise ConfigError(
             "Options belong to one method: name it, as in --set space.variance=0.9 or --set ewc.strength=10, "
             "instead of options.NAME."
         )
     common = {key: value for key, value in settings.items() if key not in names}
-    used = {arm["method"] for arm in arms.values()}
     unused = [name for name in settings if name in names and name not in used]
     if unused:
         raise ConfigError(f"There are settings for {', '.join(unused)}, but the methods are {', '.join(sorted(used))}.")
@@ -128,7 +128,8 @@ def plan_runs(settings: Mapping[str, Any], arms: Arms, seeds: Sequence[int], out
     problems: dict[str, list[str]] = {}  # the arms that have each
     for seed in seeds:
         for name, arm in arms.items():
-            own = {"options": settings[arm["method"]]} if arm["method"] in settings else {}
+            method = shorten_method(arm["method"])
+            own = {"options": settings[method]} if method in settings else {}
             try:
                 configs[out / name / f"seed{seed}"] = resolve(merge_settings(common, own, arm, {"seed": seed}), data)
             except ConfigError as error:

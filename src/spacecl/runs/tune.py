@@ -16,6 +16,7 @@ from .. import disk
 from ..errors import ConfigError, TrainingError
 from ..progress import format_duration
 from .config import Config, to_toml
+from .methods import shorten_method
 from .metrics_log import read_rows
 from .resolve import merge_settings, parse_assignments, resolve
 from .run import run
@@ -180,7 +181,8 @@ def make_tune_table(result: TuneResult) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
-    title = f"{result['benchmark']}, {result['method']}, recipe {result['recipe']}, seed {result['seed']}: validation data"
+    method = shorten_method(result["method"])
+    title = f"{result['benchmark']}, {method}, recipe {result['recipe']}, seed {result['seed']}: validation data"
     table = Table(title=escape(title), caption_justify="left")
     names = list(result["candidates"][0]["values"])
     for column in (*(name.removeprefix("options.") for name in names), "accuracy", "forgetting", "size", "time", ""):

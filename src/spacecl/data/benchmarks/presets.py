@@ -38,7 +38,7 @@ class Benchmark:
         {}
         """
         fast = self.recipes["fast"]
-        return Preset({}, options=fast.options) if recipe == "auto" else self.recipes.get(recipe, fast)
+        return self.recipes.get(recipe, Preset({}, options=fast.options) if recipe == "auto" else fast)
 
 
 def _options(

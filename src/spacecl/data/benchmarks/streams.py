@@ -15,10 +15,11 @@ from ...structure.calling import list_tensors
 from ..arrays import DecodedDataset, Split, split_rows
 from ..catalogue import DATASETS
 from ..images import Images, compute_statistics, pad_statistics
+from ..registry import find_registered
 from ..sources import load
 from ..task import Source, Task
 from ..task_data import open_data
-from ..user_tasks import load_file, load_folder
+from ..user_tasks import load_benchmark, load_file, load_folder
 from .presets import BENCHMARKS, Benchmark
 
 DataFolder = str | os.PathLike[str] | None
@@ -39,7 +40,7 @@ def load_stream(
 
     Parameters
     ----------
-    name : a benchmark, a folder of pictures or a Python file.
+    name : a benchmark of spacecl or one that was registered, a folder of pictures or a Python file.
     data : folders with the benchmark's datasets (see `sources.load`).
     tasks : the number of tasks. Default: all.
     limit : the most images of each class. Default: all.
@@ -55,9 +56,16 @@ def load_stream(
         load_task = {"permuted": _load_permuted, "split": _load_split, "datasets": _load_padded}[benchmark.kind]
         stream = [load_task(benchmark, data, number) for number in choose_tasks(benchmark, tasks, order, seed)]
     else:
-        user_tasks = load_folder(Path(name), image_size) if Path(name).is_dir() else load_file(name)
+        user_tasks = _load_user_tasks(name, image_size)
         stream = [user_tasks[number] for number in _choose_numbers(order, len(user_tasks), tasks, seed)]
     return stream if limit is None else [_limit_task(task, limit, seed) for task in stream]
+
+
+def _load_user_tasks(name: str, image_size: int) -> list[Task]:
+    registered = find_registered(name)
+    if registered is not None:
+        return load_benchmark(registered)
+    return load_folder(Path(name), image_size) if Path(name).is_dir() else load_file(name)
 
 
 def choose_tasks(benchmark: Benchmark, tasks: int | None = None, order: Order = "given", seed: int = 0) -> list[int]:
