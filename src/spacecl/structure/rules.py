@@ -1,4 +1,4 @@
-"""What PyTorch's own operators do to owner ids: one short rule each. The only module that knows these operators.
+"""What PyTorch's own operators do to owner ids: one short rule each. Those of larger families are in `rules_*`.
 
 An operation on shapes is the same operation run on the ids. An elementwise one ties the ids that meet. Layers and norms
 record the owners of their parameters. What mixes channels in any other way makes them unprunable.
