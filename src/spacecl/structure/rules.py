@@ -266,7 +266,7 @@ def _vectors(op: Operation) -> list[str]:
 @rule("batch_norm", "instance_norm")
 def batch_norm(op: Operation) -> Tensor:
     ids = op.ids("input")
-    if op.arguments.get("running_mean") is None and "training" in op.arguments:
+    if op.arguments.get("running_mean") is None and "training" in op.arguments and not op.takes_only_parameters():
         op.report_problem("no running statistics, so a prediction would depend on its batch; set track_running_stats=True")
     op.assign_norm(op.channel_ids(ids, 1), *_vectors(op))
     return ids
