@@ -1,5 +1,6 @@
 """Pages that are made from the code are what the code says now: `make docs` writes them."""
 
+import re
 import runpy
 
 from helpers import ROOT
@@ -29,3 +30,13 @@ def test_the_drawing_of_the_packages_and_the_list_of_modules_are_current():
     assert page == script["insert_drawing"](page, script["draw_packages"]()), "run `make docs`"
     assert script["MODULES"].read_text() == script["list_modules"](), "run `make docs`"
     assert "learner --> methods" in page
+
+
+def test_the_code_in_the_page_about_models_runs():
+    """Without the part that needs the extra zoo: tests/zoo runs all of it."""
+    blocks = re.findall(r"```python\n(.*?)```", (GENERATE.parent / "models.md").read_text(), re.DOTALL)
+    namespace: dict[str, object] = {}
+    for block in blocks:
+        if not block.startswith("# needs"):
+            exec(compile(block, "models.md", "exec"), namespace)
+    assert "learner" in namespace

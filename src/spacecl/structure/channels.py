@@ -232,6 +232,7 @@ def trace(
                 why = next((reasons[unit] for unit in units if reasons.get(unit)), None)
                 tied = len(set(units)) < len(units) and not any(unit in reasons for unit in units)
                 unprunable[layer_of(weight)] = "all its channels are tied to each other" if tied else why
+    unprunable |= owners.computed
     layers |= {layer_of(weight): unit_of(ids) for weight, ids in owners.depthwise.items()}
     readings = [place for w, dim in owners.input_dims.items() for place in _list_places(w, "input", dim, dims[w][1])]
     outputs = [

@@ -100,6 +100,17 @@ class Operation:
         """Whether an argument, by its position, is a parameter or buffer and not an activation."""
         return isinstance(self._values.get(self.node.args[position]), Attribute)  # type: ignore[arg-type]
 
+    def takes_only_parameters(self) -> bool:
+        """Whether the operation computes with parameters and buffers alone, as where a weight is standardised."""
+        pending, seen = [self.node], {self.node}
+        while pending:
+            node = pending.pop()
+            if node.op == "placeholder" and not isinstance(self._values[node], Attribute):
+                return False
+            pending += [parent for parent in node.all_input_nodes if parent not in seen]
+            seen.update(node.all_input_nodes)
+        return True
+
     def name_arguments(self, arguments: Mapping[str, Any]) -> None:
         """Give tensors of a list argument names, by which rules can refer to them like to other arguments."""
         self.arguments = {**self.arguments, **arguments}
@@ -143,7 +154,7 @@ class Operation:
         """
         name = self.parameter_name(weight)
         if name is None:
-            return self.reject("its weight is computed, not a parameter of its own")
+            return self.reject_computed_weight()
         self.assign_owner(weight, 1, self.channel_ids(self.ids(input), dim))
         result = self.create_channels(weight, 0, dim)
         self.owners.readers[name] = 1
@@ -162,7 +173,7 @@ class Operation:
         """
         attribute = self._attribute(weight)
         if attribute is None:
-            return self.reject("its weight is computed, not a parameter of its own")
+            return self.reject_computed_weight()
         name, size = attribute.name, attribute.shape[dim]
         if name not in self.owners.outputs:
             self.owners.outputs[name] = (self.owners.count, self.owners.count + size)
@@ -189,6 +200,14 @@ class Operation:
         elif inputs:
             self._rejections.append(Rejection(self.node, reason, inputs))
         return self.no_owner()
+
+    def reject_computed_weight(self) -> Any:
+        """As `reject`, for a layer whose weight is not a parameter but made of some, so that its channels stay."""
+        reason = "its weight is computed, not a parameter of its own"
+        path = (layers_of(self.node) or [("", "")])[-1][0]
+        if path and not matches(path, self.shared):
+            self.owners.computed[path] = f"{reason}{source_of(self.node)}"
+        return self.reject(reason)
 
     # -- stating what must hold -----------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ class Owners:
     elements: dict[str, Tensor] = field(default_factory=dict)  # loose tensor -> the id of each of its elements
     ties: list[Tensor] = field(default_factory=list)  # (2, n) ids that belong together
     unprunable: dict[int, str | None] = field(default_factory=dict)  # id -> why it stays; None if the user shared its layer
+    computed: dict[str, str] = field(default_factory=dict)  # layer whose weight is no parameter -> why it cannot be pruned
     norms: set[str] = field(default_factory=set)  # tensors of norm layers
     readers: dict[str, int] = field(default_factory=dict)  # weight that mixes channels -> its dimension of what it reads
     filters: dict[str, int] = field(default_factory=dict)  # weight that creates channels -> its dimension of these

@@ -19,56 +19,54 @@ from .channels import Channels, Tensors
 from .graph import source_of_exception
 
 _CLOSE = 1e-4  # of the largest score: far above float32's rounding, far below what a channel in a wrong place does
+_ROUNDING = 0.1  # of the largest score: no rounding error, however many layers amplify it
 
 
 def check_narrowing(module: nn.Module, example: Inputs, channels: Channels) -> Channels:
-    """Compare narrowed networks with masked ones; returns the channels, with groups that fail marked unprunable.
-
-    Sizes of reshapes are corrected only if something fails without that.
-    """
-    plain = replace(channels, resizes={}) if channels.resizes else channels
-    probe = _Probe(module, example, plain)
-    if channels.resizes and probe.fails():
-        probe = _Probe(module, example, channels)
-    failures = _find_all_failures(probe)
-    return probe.channels.without_groups(failures) if failures else probe.channels
-
-
-def _find_all_failures(probe: _Probe) -> dict[int, str]:
-    """The groups that cannot be narrowed, with the reasons."""
+    """Compare narrowed networks with masked ones; returns the channels, with groups that fail marked unprunable."""
+    everything = range(len(channels.groups))
+    for variant in (replace(channels, resizes={}), channels) if channels.resizes else (channels,):
+        probe = _Probe(module, example, variant)
+        if all(probe.compare(trial, everything) is None for trial in probe.trials):
+            return variant
     failures: dict[int, str] = {}
     passed = number = 0
     while passed < len(probe.trials):  # one after another, until all have passed with the groups that are left
-        remaining = [group for group in range(len(probe.channels.groups)) if group not in failures]
+        remaining = [group for group in everything if group not in failures]
         found = _find_failures(probe, probe.trials[number % len(probe.trials)], remaining)
         failures |= found
         passed, number = 1 if found else passed + 1, number + 1
-    return failures
+    return channels.without_groups(failures)
 
 
-def _find_failures(probe: _Probe, keep: Tensor, groups: list[int]) -> dict[int, str]:
-    """The groups that cannot be narrowed as `keep` says, with the reasons; the others can, all at once.
+def _find_failures(probe: _Probe, trial: Tensor, groups: list[int]) -> dict[int, str]:
+    """The groups that cannot be narrowed as in a trial, with the reasons; the others can, all at once.
 
-    The first groups that fail together are found by halving; the last of them is left out, until nothing fails.
+    More and more of the first groups are narrowed together. Where that fails, halving finds the group at which it does, which
+    is left out.
     """
     failures: dict[int, str] = {}
-    reason = probe.compare(keep, groups)
-    while reason is not None:
-        succeed, fail = 0, len(groups)
-        while fail - succeed > 1:
-            middle = (succeed + fail) // 2
-            found = probe.compare(keep, groups[:middle])
-            succeed, fail, reason = (middle, fail, reason) if found is None else (succeed, middle, found)
-        failures[groups[fail - 1]] = reason
-        groups = groups[: fail - 1] + groups[fail:]
-        reason = probe.compare(keep, groups) if groups[fail - 1 :] else None
+    passed, step = 0, len(groups)
+    while passed < len(groups):
+        step = min(step, len(groups) - passed)
+        reason = probe.compare(trial, groups[: passed + step])
+        if reason is None:
+            passed, step = passed + step, 2 * step
+        elif step == 1:
+            failures[groups.pop(passed)] = reason
+        else:
+            step //= 2
     return failures
 
 
 def is_close(result: Tensor, expected: Tensor) -> bool:
     """Whether two sets of scores are equal up to rounding."""
-    scale = expected.abs().max().clamp(min=1e-12)
-    return result.shape == expected.shape and bool((result - expected).abs().max() <= _CLOSE * scale)
+    return result.shape == expected.shape and relative_error(result, expected) <= _CLOSE
+
+
+def relative_error(result: Tensor, expected: Tensor) -> float:
+    """The largest difference between two sets of scores, relative to the largest score."""
+    return float((result - expected).abs().max() / expected.abs().max().clamp(min=1e-12))
 
 
 class _Probe:
@@ -110,29 +108,26 @@ class _Probe:
             trials.append(keep)
         return trials
 
-    def fails(self) -> bool:
-        """Whether some trial fails when all groups are narrowed."""
-        return any(self.compare(trial, range(len(self.channels.groups))) is not None for trial in self.trials)
-
     def compare(self, trial: Tensor, groups: Sequence[int]) -> str | None:
         """Narrow some groups as in a trial, and compare with the masked network: the reason of a failure, None without one."""
         keep = self.channels.all_units()
         for number in groups:
             units = self.channels.groups[number].units
             keep[units] = trial[units]
-        small: Tensors = self.channels.gather(self.tensors, keep)
+        small, masked = self.channels.gather(self.tensors, keep), self._mask_tensors(keep)
         try:
-            result = self._run(self._build(small))
+            result, expected = self._run(self._build(small)), self._run(self.full, masked)
+            if not is_close(result, expected) and not self._is_close_in_double(small, masked, result, expected):
+                return "its channels are used by their number somewhere in forward()"
             self._run(rebuild(self.module, small, self.channels))
         except Exception as error:
             return f"its code needs all channels{source_of_exception(error)}: {first_line(error)}"
-        masked = self._mask_tensors(keep)
-        if is_close(result, self._run(self.full, masked)) or self._is_close_in_double(small, masked):
-            return None
-        return "its channels are used by their number somewhere in forward()"
+        return None
 
-    def _is_close_in_double(self, small: Tensors, masked: Tensors) -> bool:
+    def _is_close_in_double(self, small: Tensors, masked: Tensors, result: Tensor, expected: Tensor) -> bool:
         """Whether the networks agree in double precision: in single, products of many layers can make rounding errors large."""
+        if result.shape != expected.shape or relative_error(result, expected) > _ROUNDING:
+            return False
         try:
             networks = (self._build(tensors).double() for tensors in (small, masked))
             result, expected = (self._run(network, dtype=torch.float64) for network in networks)

@@ -1,4 +1,4 @@
-"""What PyTorch's own operators do to owner ids: one short rule each. The only module that knows these operators.
+"""What PyTorch's own operators do to owner ids: one short rule each. Those of larger families are in `rules_*`.
 
 An operation on shapes is the same operation run on the ids. An elementwise one ties the ids that meet. Layers and norms
 record the owners of their parameters. What mixes channels in any other way makes them unprunable.
@@ -266,7 +266,7 @@ def _vectors(op: Operation) -> list[str]:
 @rule("batch_norm", "instance_norm")
 def batch_norm(op: Operation) -> Tensor:
     ids = op.ids("input")
-    if op.arguments.get("running_mean") is None and "training" in op.arguments:
+    if op.arguments.get("running_mean") is None and "training" in op.arguments and not op.takes_only_parameters():
         op.report_problem("no running statistics, so a prediction would depend on its batch; set track_running_stats=True")
     op.assign_norm(op.channel_ids(ids, 1), *_vectors(op))
     return ids

@@ -20,7 +20,7 @@ def convolution(op: Operation) -> Tensor:
     if groups == 1:
         return op.map_channels(dim=1)
     if op.parameter_name("weight") is None:
-        return op.reject(f"grouped convolution, groups={groups}, with a weight that is computed")
+        return op.reject_computed_weight()
     channels = op.channel_ids(op.ids("input"), 1).reshape(groups, -1)
     if op.owners.rules < 2 and channels.shape[1] > 1:
         return op.reject(f"grouped convolution, groups={groups}")

@@ -32,7 +32,7 @@ def recurrent(op: Operation) -> Any:
     hidden = _create_state(op, [names[1] for names in cells], gates)
     state = _create_state(op, [names[-1] for names in cells], 1) if "weight_hr" in kinds else hidden
     if hidden is None or state is None:
-        return op.reject("its weights are computed, not parameters of its own")
+        return op.reject_computed_weight()
     if state is not hidden:
         op.mark_unprunable(hidden, "its projection must stay smaller than its hidden state")
     _tie_initial_state(op, [state, hidden])
@@ -51,7 +51,7 @@ def recurrent_cell(op: Operation) -> Any:
     gates = _GATES[op.name.removesuffix("_cell")]
     hidden = _create_state(op, ["w_hh"], gates)
     if hidden is None:
-        return op.reject("its weight is computed, not a parameter of its own")
+        return op.reject_computed_weight()
     _tie_initial_state(op, [hidden, hidden])
     x = op.ids("input")
     _assign_cell(op, ["w_ih", "w_hh", "b_ih", "b_hh"], op.channel_ids(x, -1), hidden.repeat(gates), hidden, x.dim() - 1)

@@ -1,8 +1,7 @@
 """Validation: a model is accepted if its narrowed networks compute what the masked full network does.
 
-Owner ids say what should belong together; Python code with hard-coded sizes may not agree. So random units are removed
-from a copy with random weights, physically and by zeroing, and the two are compared. A group that fails alone is
-unprunable, with the reason. A model that still fails is refused, before any training.
+Owner ids say what should belong together; Python code with hard-coded sizes may not agree. So the two are compared, by
+`probe`. A group that fails is unprunable, with the reason. A model without any other is refused, before any training.
 """
 
 from __future__ import annotations
