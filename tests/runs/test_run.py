@@ -236,6 +236,13 @@ def test_the_time_left_counts_every_phase_to_come_at_its_own_pace():
     assert overview.estimate_seconds("a: retrain", 10) == 0.5 * (10 + 50) + 2 * 100
 
 
+def test_the_number_of_processes_that_read_is_no_other_setting(finished, tmp_path):
+    folder, result = finished
+    shutil.copytree(folder, tmp_path / "copy")
+    again = run.run(make_settings(train={"num_workers": 2}, device="cpu"), tmp_path / "copy", print_line=quiet)
+    assert again["tasks"][0]["digest"] == result["tasks"][0]["digest"]
+
+
 SEVERAL_INPUTS = """
 import torch, spacecl, models
 
