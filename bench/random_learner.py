@@ -20,6 +20,8 @@ def make_learner(model: nn.Module, example: Tensor, widths: Sequence[Sequence[in
             keep[group.units[:count]] = True
         core = core.commit(core.channels.gather(core.initial_tensors(classes), keep), keep)
         name = f"task {number + 1}"
-        records[name] = TaskRecord(name, classes, None, 0.0, core.digest(number), core.channels.widths(keep), 0, core.size())
+        records[name] = TaskRecord(
+            name, classes, None, 0.0, 0.0, core.digest(number), core.channels.widths(keep), 0, core.size()
+        )
     learner._state = replace(learner._state, core=core, records=records)
     return learner

@@ -156,7 +156,7 @@ def print_directions(run: OpenRun, data: str | None) -> None:
     for task_inference.LEADING in (1, 2, 3, 4):
         signatures = []
         for logits, (x, y), bounding, _ in parts:
-            signature = make_signature([(x, y, logits)], logits.shape[1])
+            signature = make_signature([(x, y, logits.double().logsumexp(1))], logits.shape[1])
             signatures.append(signature | estimate_bounds([bounding], signature))
         shares = []
         for x in rows.values():

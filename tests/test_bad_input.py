@@ -48,7 +48,7 @@ BAD_DATA = {
     "labels that are not whole": (Task("t", (X, Y.float())), "labels must be whole numbers"),
     "one-hot labels": (
         Task("t", (X, nn.functional.one_hot(Y))),
-        "90 inputs, but labels of shape .90, 3.; give one label per input",
+        r"with exactly one 1 in each row. If each example has one class, give its number: y.argmax\(1\)",
     ),
     "empty": (Task("t", (X[:0], Y[:0])), "0 examples; at least 2 are needed"),
     "one sample": (Task("t", (X[:1], Y[:1])), "1 examples; at least 2 are needed"),

@@ -386,12 +386,14 @@ EPOCH = {
     "task": "a",
     "phase": "train",
     "loss": 0.5,
+    "score": 0.75,
     "accuracy": 0.75,
     "valid_loss": 0.5,
     "lr": 0.1,
     "seconds": 1.0,
 }
-ROWS = [{**EPOCH, "epoch": 1}, {"kind": "test", "after": 1, "accuracy": {"a": 0.75}, "size": 0.5, "seconds": 1.0}]
+TEST = {"kind": "test", "after": 1, "score": {"a": 0.75}, "accuracy": {"a": 0.75}, "size": 0.5, "seconds": 1.0}
+ROWS = [{**EPOCH, "epoch": 1}, TEST]
 LINES = [json.dumps(row).encode() + b"\n" for row in ROWS]
 
 
@@ -417,7 +419,7 @@ def test_a_cut_last_line_is_dropped(tmp_path, cut):
         (b'{"kind": "other"}\n', "'epoch', 'test'"),
         (LINES[0].replace(b'"loss": 0.5, ', b""), "loss is missing"),
         (LINES[0].replace(b"0.75", b'"x"'), "accuracy is .*valid number"),
-        (LINES[1].replace(b'{"a": 0.75}', b"{}"), "accuracy is .* at least 1 item"),
+        (LINES[1].replace(b'{"a": 0.75}', b"{}"), "score is .* at least 1 item"),
     ],
 )
 def test_any_other_damage_to_a_journal_is_reported_by_line_and_nothing_is_overwritten(tmp_path, line, why):

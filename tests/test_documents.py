@@ -203,8 +203,8 @@ def test_an_edited_file_of_a_run_is_refused_with_a_reason(digits_run, tmp_path, 
 def test_a_result_whose_parts_do_not_fit_each_other_is_refused(digits_run, tmp_path):
     result = json.loads((digits_run / "result.json").read_text())
     for change, message in (
-        (put([[1.0]], "accuracy_matrix"), "not a row and a column for every task"),
-        (put(None, "accuracy_matrix", 1, 0), "a value is missing"),
+        (put([[1.0]], "score_matrix"), "not a row and a column for every task"),
+        (put(None, "score_matrix", 1, 0), "a value is missing"),
         (put("digits-2", "tasks", 0, "name"), "a name is there twice"),
         (put(5, "schema"), "has schema 5"),
         (put("p-mnist", "benchmark"), "settings are those of another run"),

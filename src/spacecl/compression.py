@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from .data.targets import TargetKind
 from .data.task import Source, Task
 from .learner import Learner
 from .learning.context import TaskContext
-from .learning.core import Core
+from .learning.core import Core, unscale_head
 from .learning.method import Learned
+from .learning.objective import Metric, OwnLoss
 from .learning.recipe import Recipe
 from .learning.record import TaskRecord
 from .methods.space import SPACE
@@ -35,13 +37,17 @@ def compress(
     seed: int = 0,
     fabric: Fabric | None = None,
     progress: Progress = None,
+    target: TargetKind | None = None,
+    loss: OwnLoss | None = None,
+    metric: Metric | None = None,
     **options: Any,
 ) -> tuple[nn.Module, TaskRecord]:
-    """Make a trained classifier physically smaller (section 3.2): analyze it, prune it in one shot, retrain once.
+    """Make a trained model physically smaller (section 3.2): analyze it, prune it in one shot, retrain once.
 
     How small follows from a `tolerance`, a `size` or a `variance`, as with `SPACE`, whose options are those here; by default,
     0.02 of the information in the model's answers may be lost before retraining. Returns the small model and the record of its
-    compression; the model given is not changed. `recipe.retrain_epochs` says how long to retrain.
+    compression; the model given is not changed. `recipe.retrain_epochs` says how long to retrain. `target`, `loss` and
+    `metric` are those of a `Task`.
 
     >>> import torch
     >>> model = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 2))
@@ -62,7 +68,7 @@ def compress(
         progress=progress,
     )
     classes = len(learner.core.blueprint.tensors()[f"{learner.head}.weight"])
-    record = learner.learn(Task("model", data, valid, classes), recipe)
+    record = learner.learn(Task("model", data, valid, classes, target=target, loss=loss, metric=metric), recipe)
     return learner.subnet("model"), record
 
 
@@ -70,7 +76,10 @@ class _Compression(SPACE):
     """SPACE that compresses the model as it is, without training it first."""
 
     def learn(self, core: Core, task: TaskContext, trained: nn.Module | None = None) -> Learned:
-        network = core.blueprint.build(core.blueprint.tensors()).to(task.trainer.fabric.device)
+        tensors, scaling = core.blueprint.tensors(), task.objective.scaling
+        if scaling is not None:  # the model returns values in the user's unit
+            tensors |= unscale_head(tensors, core.blueprint.head, scaling)
+        network = core.blueprint.build(tensors).to(task.trainer.fabric.device)
         return super().learn(core, task, network)
 
     def plan(self, recipe: Recipe, tasks_before: int) -> dict[str, int]:

@@ -21,14 +21,15 @@ from .data.inputs import Keys
 from .data.query_inputs import Query
 from .data.task import CLASSES, Source, Task, check_reading
 from .data.task import INFER as INFER
-from .data.task_data import Data, prepare_data
+from .data.task_data import Data, check_targets, prepare_data
 from .errors import ConfigError, DataError, SpaceError, SpaceWarning, StoreError, TaskError, renamed
-from .inference.task_inference import Identified, Inferred
+from .inference.task_inference import Identified, Inferred, Predictions
 from .learning.checkpoints import Epoch
 from .learning.core import Core
 from .learning.learn_task import learn_task
 from .learning.method import AbsentMethod, describe_method, name_method
 from .learning.method import Method as Method
+from .learning.objective import Metric, make_objective
 from .learning.ownership import LayerCapacity
 from .learning.queries import Queries
 from .learning.recipe import Recipe
@@ -87,7 +88,7 @@ class Learner:
 
         Parameters
         ----------
-        model : a classifier that ends in a `torch.nn.Linear`
+        model : a network that ends in a `torch.nn.Linear`
         method : how tasks are learned, by default `SPACE()`
         example_input : a batch of one or more inputs, on which the model is traced. For a model with several inputs, a tuple of
             them in the order of `forward()`, or a dictionary by the names of its arguments
@@ -224,7 +225,7 @@ class Learner:
         return blueprint.build({name: repeat_to_shape(tensor, shapes[name]) for name, tensor in blueprint.tensors().items()})
 
     def dense(self, classes: int) -> nn.Module:
-        """The model as it was given, never grown, with a new head for `classes` classes: what a single task would have."""
+        """The model as it was given, never grown, with a new head of `classes` outputs: what a single task would have."""
         if not is_integer(classes) or not 1 <= int(classes) <= CLASSES:
             raise ConfigError(f"classes={show(classes)} must be a whole number from 1 to {CLASSES:,}.")
         blueprint = self.core.blueprint
@@ -294,11 +295,15 @@ class Learner:
         with self._change() as state:
             seed = task_seed(self.seed, state.number(task.name))
             with use_seed(seed):
-                train, valid, classes = prepare_data(task, state.core.blueprint.example, torch.Generator().manual_seed(seed))
-            known = state.records[task.name].classes
-            if classes != known:
-                raise DataError(f"Task {task.name!r} was learned with {known} classes; these data have {classes}.")
-            self._state = replace(state, data={**state.data, task.name: (train, valid)}).with_networks_of(state)
+                train, valid, targets = prepare_data(task, state.core.blueprint.example, torch.Generator().manual_seed(seed))
+            before = state.objective(task.name)
+            if targets != before.targets:
+                known, now = (f"{given.outputs} {given.kind}" for given in (before.targets, targets))
+                raise DataError(f"Task {task.name!r} was learned with {known}; these data have {now}.")
+            made = make_objective(task, targets, train, state.core.blueprint.has_bias, seed)
+            objectives = {**state.objectives, task.name: replace(made, scaling=before.scaling)}
+            data = {**state.data, task.name: (train, valid)}
+            self._state = replace(state, data=data, objectives=objectives).with_networks_of(state)
 
     # -- queries --------------------------------------------------------------------------------------------------
 
@@ -308,7 +313,7 @@ class Learner:
         return Queries(self._state, self.fabric.device, self.channels_last)
 
     def logits(self, x: Query, task: str) -> Tensor:
-        """The outputs of a task's network before softmax, of shape (rows, classes).
+        """The outputs of a task's network, of shape (rows, outputs): logits before softmax or sigmoid, or values.
 
         `x` has tensors or NumPy arrays, or is a DataLoader of batches, whose labels are ignored. For a task that was taught
         with `Images`, it may be a list of PIL images or an array of bytes, which become inputs as the task's own did.
@@ -319,13 +324,19 @@ class Learner:
     def predict(self, x: Query, task: Literal["infer"], *, together: bool = False) -> Inferred: ...  # type: ignore[overload-overlap]
 
     @overload
-    def predict(self, x: Query, task: str | Sequence[str] | None = None, *, together: bool = False) -> Tensor: ...
+    def predict(self, x: Query, task: str | None = None, *, together: bool = False) -> Tensor: ...
 
-    def predict(self, x: Query, task: str | Sequence[str] | None = None, *, together: bool = False) -> Tensor | Inferred:
-        """The labels of some inputs, as `logits` takes them, all of one task or with one task's name per row.
+    @overload
+    def predict(self, x: Query, task: Sequence[str], *, together: bool = False) -> Predictions: ...
+
+    def predict(self, x: Query, task: str | Sequence[str] | None = None, *, together: bool = False) -> Predictions | Inferred:
+        """What is predicted for some inputs, as `logits` takes them, all of one task or with one task's name per row.
+
+        That is the class of every row, (rows,); or its labels as zeros and ones, (rows, labels); or its values, in the shape
+        that the task was learned with. Rows of tasks that predict different things come as a list with a tensor for each.
 
         `task="infer"` infers the task of every row, or with `together` one task for all rows, which is far more reliable. It
-        returns the labels with the tasks and the confidence in them. Tasks are never inferred unless you say so.
+        returns the predictions with the tasks and the confidence in them. Tasks are never inferred unless you say so.
         """
         queries = self._queries
         state = queries.state
@@ -338,16 +349,16 @@ class Learner:
         if infer:
             x = queries.read(x, "identify()")
             identified = queries.identify(x, together)
-            return Inferred(queries.labels(x, identified.tasks), identified.tasks, identified.confidence)
+            return Inferred(queries.predict_each(x, identified.tasks), identified.tasks, identified.confidence)
         if isinstance(task, str):
-            return queries.logits(x, task).argmax(1)
+            return queries.predict(x, task)
         x, names = queries.read(x, "Mixed tasks"), list(task)
         if len(names) != count_rows(x):
             raise TaskError(f"{len(names)} task names for {count_rows(x)} rows; give one name, or one per row.")
         unknown = [f"row {row}: {show(n)}" for row, n in enumerate(names) if not isinstance(n, str) or n not in state.records]
         if unknown:
             raise TaskError(f"No such task: {', '.join(unknown[:5])}. {state.list_tasks()}")
-        return queries.labels(x, names)
+        return queries.predict_each(x, names)
 
     def identify(self, x: Query, *, together: bool = False) -> Identified:
         """Infer which task each row belongs to, by what the tasks' own inputs were like; with `together`, one for all rows.
@@ -389,17 +400,28 @@ class Learner:
         data: Source,
         task: str,
         *,
+        metric: Metric | None = None,
         keys: Keys | None = None,
         collate: Callable[[list[Any]], Any] | None = None,
         num_workers: int = 0,
     ) -> float:
-        """The accuracy of a task's network on some labelled data, from 0 to 1.
+        """The score of a task's network on some labelled data, by the metric of its record or by another.
+
+        By default the metric is accuracy, from 0 to 1, mean average precision or R², by what the task predicts; `metric` is a
+        function of outputs and targets as in `Task`.
 
         Data, `keys` and `collate` are those of a `Task`, and `num_workers` that of a `Recipe`. In a pair `(x, y)`, `x` is what
         `logits` takes.
         """
         queries, what = self._queries, f"Task {task!r}, data"
         network, record = queries.state.network(task, self.fabric.device), queries.state.records[task]
+        objective = queries.state.objective(task).of_committed
+        objective = objective if metric is None else replace(objective, own_metric=metric)
+        if metric is None and objective.metric != record.metric:
+            raise TaskError(
+                f"Task {task!r} was learned with a metric of its own, {record.metric!r}, which no file can hold. "
+                "Give it: evaluate(data, task, metric=...)."
+            )
         check_reading(keys, collate, what)
         if not is_integer(num_workers) or num_workers < 0:
             raise ConfigError(f"num_workers={show(num_workers)} must be a number of processes, 0 or more.")
@@ -408,8 +430,8 @@ class Learner:
         checked = Data(data, what, keys, collate)
         checked.workers = int(num_workers)
         with use_seed(self.seed):
-            checked.check(queries.state.core.blueprint.example, least=1, classes=record.classes)
-            return evaluate(network, checked, self.fabric, self.channels_last)
+            check_targets(checked, queries.state.core.blueprint.example, objective.targets)
+            return evaluate(network, checked, self.fabric, self.channels_last, objective)
 
     def subnet(self, task: str) -> nn.Module:
         """A task's network as a plain, physically small module, in eval mode."""
@@ -442,6 +464,7 @@ class Learner:
         module, record = state.core.network(state.number(task)), state.records[task]
         about: NetworkInfo = {
             "task": task,
+            "target_kind": record.target_kind,
             "classes": list(record.class_labels),
             "digest": record.digest,
             "widths": dict(record.widths),

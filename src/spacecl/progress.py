@@ -1,4 +1,4 @@
-"""Progress bars for long work: task, phase, epoch, loss, accuracy and time left."""
+"""Progress bars for long work: task, phase, epoch, loss, score and time left."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, SupportsFloat
 
 from .errors import ConfigError
 
-StepCallback = Callable[[str, SupportsFloat, float], None]  # called after every step: the epoch, the loss, the latest accuracy
+StepCallback = Callable[[str, SupportsFloat, float], None]  # called after every step: the epoch, the loss, the latest score
 BarFactory = Callable[[str, int, int], AbstractContextManager[StepCallback]]  # a phase's title, its steps, those done already
 Progress = bool | BarFactory | None  # show, hide, show in the user's own way; None: show if there is a terminal
 
 
 @contextmanager
-def track(title: str, steps: int, show: Progress = None, done: int = 0) -> Iterator[StepCallback]:
+def track(title: str, steps: int, show: Progress = None, done: int = 0, metric: str = "") -> Iterator[StepCallback]:
     """Show a progress bar for a phase, and give the function to call after every step.
 
     Parameters
@@ -25,6 +25,7 @@ def track(title: str, steps: int, show: Progress = None, done: int = 0) -> Itera
     steps : how many steps the phase has.
     show : whether to show it, or a function of the user's own that does; None shows it if there is a terminal.
     done : how many steps were done before, in a run that is resumed.
+    metric : the name of the score.
     """
     if callable(show):
         bar = show(title, steps, done)
@@ -34,13 +35,13 @@ def track(title: str, steps: int, show: Progress = None, done: int = 0) -> Itera
             yield on_step
         return
     if not is_shown(show) or steps < 1:
-        yield lambda epoch, loss, accuracy: None
+        yield lambda epoch, loss, score: None
         return
     from rich.progress import TimeRemainingColumn
 
     with _make_bars(TimeRemainingColumn()) as progress:
         bar = progress.add_task(title, total=steps, completed=done, text="")
-        yield lambda epoch, loss, accuracy: progress.update(bar, advance=1, text=_format_step(epoch, loss, accuracy))
+        yield lambda epoch, loss, score: progress.update(bar, advance=1, text=_format_step(epoch, loss, score, metric))
 
 
 def is_shown(show: bool | None) -> bool:
@@ -55,10 +56,13 @@ class Overview:
     ----------
     plan : the number of steps of every coming phase, by title.
     pace : seconds per step, by the last word of a phase's title, because retraining is faster than training.
+    metrics : the names of the scores of phases, by title.
     """
 
-    def __init__(self, plan: Mapping[str, int], pace: Mapping[str, float] | None = None):
-        self.plan, self.pace = dict(plan), dict(pace or {})
+    def __init__(
+        self, plan: Mapping[str, int], pace: Mapping[str, float] | None = None, metrics: Mapping[str, str] | None = None
+    ):
+        self.plan, self.pace, self.metrics = dict(plan), dict(pace or {}), metrics or {}
 
     def estimate_seconds(self, title: str, remaining: int) -> float | None:
         """Return the seconds until all is done, or None before any step was timed."""
@@ -75,13 +79,13 @@ class Overview:
         with _make_bars() as progress:
             bar = progress.add_task(title, total=steps, completed=done, text="")
 
-            def on_step(epoch: str, loss: SupportsFloat, accuracy: float) -> None:
+            def on_step(epoch: str, loss: SupportsFloat, score: float) -> None:
                 nonlocal count
                 count += 1
                 if count >= 10 or kind not in self.pace:  # the first steps are slow
                     self.pace[kind] = (time.perf_counter() - started) / count
                 seconds = self.estimate_seconds(title, steps - done - count)
-                text = f"{_format_step(epoch, loss, accuracy)}  run: {format_duration(seconds)} left"
+                text = f"{_format_step(epoch, loss, score, self.metrics.get(title, ''))}  run: {format_duration(seconds)} left"
                 progress.update(bar, advance=1, text=text)
 
             yield on_step
@@ -111,9 +115,22 @@ def format_duration(seconds: float | None) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-def _format_step(epoch: str, loss: SupportsFloat, accuracy: float) -> str:
-    score = "" if accuracy != accuracy else f"  accuracy {accuracy:.1%}"  # NaN before the end of the first epoch
-    return f"{epoch}  loss {float(loss):.3f}{score}"
+SHARES = ("accuracy", "mean average precision")  # metrics whose scores are from 0 to 1, and written in percent
+
+
+def format_score(score: float, metric: str, digits: int = 2) -> str:
+    """A score for people: in percent if the metric is a share.
+
+    >>> format_score(0.913, "accuracy"), format_score(-0.25, "R²"), format_score(0.913, "accuracy", digits=0)
+    ('91.30%', '-0.2500', '91%')
+    """
+    return f"{score:.{digits}%}" if metric in SHARES else f"{score:.{digits + 2}f}"
+
+
+def _format_step(epoch: str, loss: SupportsFloat, score: float, metric: str) -> str:
+    name = metric or "accuracy"
+    text = "" if score != score else f"  {name} {format_score(score, name, 1)}"  # NaN before the end of the first epoch
+    return f"{epoch}  loss {float(loss):.3f}{text}"
 
 
 def _make_bars(*more: Any) -> Any:

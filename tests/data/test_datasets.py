@@ -218,7 +218,7 @@ def test_checking_a_loader_does_not_change_what_it_draws_later():
     for source, classes in ((Augmented(), None), (Rows(lambda i: (X[i], Y[i])), None), (Augmented(), 3)):
         generator = torch.Generator().manual_seed(4)
         data = Data(DataLoader(source, 20, shuffle=True, generator=generator), "data")
-        assert data.check(VECTOR, classes=classes) == 2
+        assert data.check(VECTOR, classes=classes).outputs == 3
         assert torch.equal(generator.get_state(), torch.Generator().manual_seed(4).get_state())
 
 

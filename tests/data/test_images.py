@@ -61,7 +61,8 @@ def test_subsets_of_subsets_name_the_right_images():
         ((PIXELS.astype(float), LABELS), "pixels must be uint8"),
         ((PIXELS[:, 0], LABELS), "pixels must be uint8 of shape"),
         ((PIXELS, LABELS[:3]), "one for each of 50 images"),
-        ((PIXELS, LABELS / 2), "labels must be whole numbers"),
+        ((PIXELS, LABELS.astype(str)), "labels must be numbers"),
+        ((PIXELS, LABELS[:, None, None]), "labels must be numbers"),
         ((PIXELS, LABELS, None, None, (3, 4, 4)), "cannot be given the shape"),
         ((PIXELS, LABELS, (1.0,)), "mean and std belong together"),
         ((PIXELS, LABELS, (1.0, 2.0), (1.0, 2.0)), "a value for each of 3 channels"),
@@ -162,6 +163,6 @@ def test_a_wrong_label_does_not_make_a_head_of_a_million_classes():
             ):
                 prepare_data(task, example, torch.Generator())
         else:
-            assert prepare_data(task, example, torch.Generator())[2] == largest + 1
+            assert prepare_data(task, example, torch.Generator())[2].outputs == largest + 1
         sized = Task("a", Images(PIXELS, labels), classes=largest + 1)
-        assert prepare_data(sized, example, torch.Generator())[2] == largest + 1
+        assert prepare_data(sized, example, torch.Generator())[2].outputs == largest + 1

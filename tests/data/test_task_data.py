@@ -37,8 +37,8 @@ def test_data_that_was_checked_is_not_read_again_to_be_checked(valid):
     assert counts == {"classes": 3, "train": 300 if valid else 270, "valid": 75 if valid else 30, "test": 75}
     assert task.train.reads == 300, "each example is read once, to find the number of classes"
     assert task.test.reads == 64, "then it is known"
-    train, _, classes = prepare_data(checked, VECTOR, torch.Generator().manual_seed(0))
-    assert (len(train), classes) == (counts["train"], 3)
+    train, _, targets = prepare_data(checked, VECTOR, torch.Generator().manual_seed(0))
+    assert (len(train), targets.outputs) == (counts["train"], 3)
     assert task.train.reads == 300 + 64
 
 

@@ -251,7 +251,8 @@ def test_files_of_a_task_without_pictures_do_not_mention_them(convnet, tmp_path)
         convnet.export("task 0", tmp_path / f"a.{ending}")
     extra, record = {"about.json": ""}, convnet.records["task 0"]
     program = torch.export.load(tmp_path / "a.pt2", extra_files=extra)
-    about = {"task": "task 0", "classes": ["0", "1", "2"], "digest": record.digest, "widths": dict(record.widths)}
+    about = {"task": "task 0", "target_kind": "classes", "classes": ["0", "1", "2"], "digest": record.digest}
+    about["widths"] = dict(record.widths)
     assert json.loads(extra["about.json"]) == about
     assert program.example_inputs is None
     with safetensors.safe_open(tmp_path / "a.safetensors", "pt") as file:

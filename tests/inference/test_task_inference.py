@@ -125,7 +125,7 @@ def test_a_task_with_huge_inputs_is_learned_without_a_signature():
     learner.learn(Task("huge", (x * 1e300, (x[:, 0] > 0).long())), Recipe(epochs=1, lr=1e-12))
     assert not learner.has_signature("huge")
     for far in (1e160, 1e300):
-        assert make_signature([(x * far, torch.zeros(80, dtype=torch.int64), torch.zeros(80, 2))], 1) == {}
+        assert make_signature([(x * far, torch.zeros(80, dtype=torch.int64), torch.zeros(80))], 1) == {}
 
 
 def with_signatures(core, signatures):
@@ -259,7 +259,7 @@ def test_a_tasks_own_inputs_are_accepted_but_for_about_one_in_a_hundred():
     generator = torch.Generator().manual_seed(0)
     for size, rows in ((20, 1000), (20, 150), (20, 20), (112, 300), (3, 5), (3, 1)):
         draw = lambda count, size=size: torch.randn(count, size, generator=generator)  # noqa: E731
-        signature = make_signature([(draw(2000), torch.arange(2000) % 2, torch.zeros(2000, 2))], 2)
+        signature = make_signature([(draw(2000), torch.arange(2000) % 2, torch.zeros(2000))], 2)
         signature |= estimate_bounds([draw(rows)], signature)
         assert float((~accept_features(draw(4000), signature)).float().mean()) < (0.025 if rows > 100 else 0.06), (size, rows)
         assert not bool(accept_features(1000 + draw(50), signature).any())
@@ -303,7 +303,7 @@ def test_scores_are_log_densities_of_a_mixture_of_students_t():
     x, y = torch.randn(400, 5) @ torch.randn(5, 5), torch.arange(400) % 2
     x[y == 1] += 1
     query = torch.randn(30, 5) * 2
-    signature = make_signature([(x, y, torch.zeros(400, 2))], classes=2)
+    signature = make_signature([(x, y, torch.zeros(400))], classes=2)
     expected = naive(x, y, query)
     scores = score_features(query, signature, None).numpy() - float(signature["numbers"][1]) / 2
     assert np.abs((scores - scores.mean()) - (expected - expected.mean())).max() < 1e-4, "up to a constant"
@@ -312,16 +312,16 @@ def test_scores_are_log_densities_of_a_mixture_of_students_t():
 def test_many_and_few_examples_of_the_same_inputs_are_about_equal():
     generator = torch.Generator().manual_seed(0)
     draw = lambda count: torch.randn(count, 112, generator=generator)  # noqa: E731
-    many, few = (make_signature([(draw(n), torch.arange(n) % 2, torch.zeros(n, 2))], 2) for n in (4000, 150))
+    many, few = (make_signature([(draw(n), torch.arange(n) % 2, torch.zeros(n))], 2) for n in (4000, 150))
     x = draw(500)
     better = (score_features(x, few, None) > score_features(x, many, None)).float().mean()
     assert 0.35 < float(better) < 0.75, "0.20 without the correction for optimism, 0.87 with all of it"
 
 
 def test_the_networks_energy_counts_in_deviations_from_the_usual():
-    x, logits = torch.randn(300, 6), 4 * torch.randn(300, 3)
-    signature = make_signature([(x, torch.arange(300) % 2, logits)], 2)
-    bonus = score_features(x, signature, logits) - score_features(x, signature, None)
+    x, energy = torch.randn(300, 6), 4 * torch.randn(300)
+    signature = make_signature([(x, torch.arange(300) % 2, energy)], 2)
+    bonus = score_features(x, signature, energy) - score_features(x, signature, None)
     assert float(bonus.mean()) == pytest.approx(0, abs=1e-6)
     assert float(bonus.std()) == pytest.approx(1, abs=1e-6)
 
@@ -329,7 +329,7 @@ def test_the_networks_energy_counts_in_deviations_from_the_usual():
 def test_many_features_count_as_fewer_independent_ones():
     x, y, query = torch.randn(400, 50) @ torch.randn(50, 50), torch.arange(400) % 2, 2 * torch.randn(30, 50)
     scores, expected = (
-        score_features(query, make_signature([(x, y, torch.zeros(400, 2))], 2), None).numpy(),
+        score_features(query, make_signature([(x, y, torch.zeros(400))], 2), None).numpy(),
         naive(x, y, query) / 2,
     )
     assert np.abs((scores - scores.mean()) - (expected - expected.mean())).max() < 1e-3
@@ -337,7 +337,7 @@ def test_many_features_count_as_fewer_independent_ones():
 
 def test_the_number_of_classes_does_not_make_a_task_likelier():
     x, query = torch.randn(4000, 5), torch.randn(500, 5)
-    one_class, twenty = (make_signature([(x, torch.arange(4000) % n, torch.zeros(4000, 2))], n) for n in (1, 20))
+    one_class, twenty = (make_signature([(x, torch.arange(4000) % n, torch.zeros(4000))], n) for n in (1, 20))
     assert abs(float((score_features(query, one_class, None) - score_features(query, twenty, None)).mean())) < 0.3
 
 
@@ -345,7 +345,7 @@ def test_optimism_is_how_much_better_training_rows_fit_than_new_ones():
     centres = 100 * torch.randn(2, 20)
     draw = lambda count: torch.randn(count, 20) + centres[torch.arange(count) % 2]  # noqa: E731
     own, new = draw(60), draw(3000)
-    signature = make_signature([(own, torch.arange(60) % 2, torch.zeros(60, 2))], 2)
+    signature = make_signature([(own, torch.arange(60) % 2, torch.zeros(60))], 2)
     better = float(score_features(own, signature, None).mean() - score_features(new, signature, None).mean())
     assert 0.6 < float(signature["numbers"][1]) / better < 1.6
 
@@ -375,10 +375,10 @@ def test_features_are_few_and_do_not_change():
 
 def test_many_classes_share_one_mean_and_degenerate_tasks_do_not_fail():
     x = torch.randn(200, 4)
-    assert make_signature([(x, torch.arange(200) % (CLASSES + 1), torch.zeros(200, 2))], CLASSES + 1)["means"].shape == (1, 4)
+    assert make_signature([(x, torch.arange(200) % (CLASSES + 1), torch.zeros(200))], CLASSES + 1)["means"].shape == (1, 4)
     for rows in (torch.zeros(2, 4), x[:2], torch.ones(50, 4)):
-        signature = make_signature([(rows, torch.zeros(len(rows), dtype=torch.int64), torch.zeros(len(rows), 1))], 1)
-        assert bool(torch.isfinite(score_features(x, signature, torch.zeros(200, 1))).all())
+        signature = make_signature([(rows, torch.zeros(len(rows), dtype=torch.int64), torch.zeros(len(rows)))], 1)
+        assert bool(torch.isfinite(score_features(x, signature, torch.zeros(200))).all())
 
 
 def test_a_signature_is_computed_from_some_examples_drawn_from_all(learner, monkeypatch):
@@ -442,9 +442,9 @@ def test_a_run_reports_accuracy_with_inferred_and_with_given_tasks(digits_run):
 def test_a_network_far_more_confident_than_on_its_own_inputs_is_no_evidence():
     """Inputs of another scale make logits explode; that alone must not win."""
     x, y = torch.randn(200, 6), torch.arange(200) % 2
-    logits = torch.randn(200, 2)
-    signature = make_signature([(x, y, logits)], 2)
-    usual, high, huge = (score_features(x[:5], signature, logits[:5] + more) for more in (0.0, 100.0, 1e9))
+    energy = torch.randn(200)
+    signature = make_signature([(x, y, energy)], 2)
+    usual, high, huge = (score_features(x[:5], signature, energy[:5] + more) for more in (0.0, 100.0, 1e9))
     assert torch.equal(high, huge)
     plain = score_features(x[:5], signature, None)
     assert torch.allclose(high - plain, torch.full((5,), 3.0, dtype=torch.float64))

@@ -1,14 +1,18 @@
 """Whether a network is any good, and the warning that says so."""
 
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from models import chain, tasks
 from torch import nn
 
 from spacecl import STL, Learner, Recipe, Task
+from spacecl.data.targets import Scaling, Targets
 from spacecl.errors import SpaceWarning
+from spacecl.learning.objective import Objective
 from spacecl.learning.quality import Examples, describe_weakness, reduce_inputs
 
 
@@ -53,6 +57,52 @@ def test_so_few_validation_examples_that_nothing_can_be_said_are_not_reported():
     assert describe_weakness(0.5, 3, TRAIN, few) is None
     assert describe_weakness(1.0, 8, TRAIN, keep(*make_data(8, seed=1))) is None
     assert describe_weakness(0.5, 3, TRAIN, Examples()) is None
+
+
+def keep_outputs(x, y, outputs):
+    examples = Examples()
+    list(examples.keep([(x, y, outputs)]))
+    return examples
+
+
+def test_networks_for_values_are_compared_with_the_mean_and_with_a_linear_model():
+    generator = torch.Generator().manual_seed(0)
+    x, noise = torch.randn(600, 10, generator=generator), torch.randn(600, 1, generator=generator)
+    y = 1e4 + 500 * (x[:, :1] + 0.3 * noise)
+    objective = Objective(Targets("values", 1), Scaling.measure(y[:500]))
+    train = keep_outputs(x[:500], y[:500], y[:500])
+
+    def judge(outputs, rows=slice(500, None)):
+        return describe_weakness(0.0, 100, train, keep_outputs(x[rows], y[rows], outputs), objective)
+
+    assert judge(1e4 + 500 * x[500:, :1]) is None
+    assert "not clearly closer to the targets than their mean" in judge(1e4 + 500 * noise[500:])
+    assert "clearly further from the targets than a linear model" in judge(1e4 + 150 * x[500:, :1])
+    assert judge(torch.full((1, 1), 1e4), slice(500, 501)) is None, "of one example, nothing can be said"
+    own = replace(objective, own_loss=F.l1_loss)
+    assert describe_weakness(0.0, 100, train, keep_outputs(x[500:], y[500:], noise[500:]), own) is None
+
+
+def test_networks_for_labels_are_compared_with_the_mean_and_with_a_linear_model():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(600, 10, generator=generator)
+    y = (x[:, :2] > 0).long()
+    objective, train = Objective(Targets("labels", 2)), keep_outputs(x[:500], y[:500], x[:500, :2])
+
+    def judge(outputs):
+        return describe_weakness(0.0, 100, train, keep_outputs(x[500:], y[500:], outputs), objective)
+
+    assert judge(5 * x[500:, :2]) is None
+    assert "not clearly closer to the targets than their mean" in judge(x[500:, 2:4])
+    assert "clearly further from the targets than a linear model" in judge(0.5 * x[500:, :2] + 0.3 * x[500:, 3:5])
+
+
+def test_a_warning_names_the_metric():
+    torch.manual_seed(0)
+    learner = Learner(chain(), STL(), example_input=torch.zeros(1, 6))
+    x = torch.randn(300, 6)
+    with pytest.warns(SpaceWarning, match=r"Task 'noise': the network has R² -?\d.*, not clearly closer to the targets"):
+        learner.learn(Task("noise", (x, torch.randn(300))), Recipe(epochs=1))
 
 
 def test_integer_inputs_have_no_linear_classifier():

@@ -96,9 +96,11 @@ def test_a_checkpoint_knows_the_recipe_that_was_chosen(tmp_path):
 def test_a_checkpoint_from_before_gradients_could_be_clipped_is_one_without_clipping(tmp_path):
     state = PhaseState((), 0.0, False, (0.1,), {}, random_state(torch.device("cpu"))[0])
     Checkpointer(tmp_path, {"recipe": {"epochs": 3}}).save("train", state, {"module": {"weight": torch.zeros(2)}})
-    assert Checkpointer(tmp_path, {"recipe": {"epochs": 3, "clip": None}}).load("train") is not None
-    with pytest.raises(StoreError, match="checkpoint of other work: recipe was"):
-        Checkpointer(tmp_path, {"recipe": {"epochs": 3, "clip": 1.0}}).load("train")
+    now = {"epochs": 3, "clip": None, "label_smoothing": 0.0, "class_weights": None}
+    assert Checkpointer(tmp_path, {"recipe": now}).load("train") is not None
+    for change in ({"clip": 1.0}, {"label_smoothing": 0.1}, {"class_weights": "balanced"}):
+        with pytest.raises(StoreError, match="checkpoint of other work: recipe was"):
+            Checkpointer(tmp_path, {"recipe": now | change}).load("train")
 
 
 # -- clip --------------------------------------------------------------------------------------------------------------

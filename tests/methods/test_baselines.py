@@ -29,7 +29,7 @@ from spacecl import (
 from spacecl.data.benchmarks.presets import BENCHMARKS
 from spacecl.data.task_data import Data
 from spacecl.learning.context import TaskContext
-from spacecl.learning.distillation import distillation_loss
+from spacecl.learning.objective import ANSWERS, Objective
 from spacecl.learning.trainer import Trainer
 from spacecl.methods.ewc import estimate_fisher
 from spacecl.methods.hat import Gated, select_open_units
@@ -111,7 +111,7 @@ def test_springs_of_many_tasks_pull_like_the_sum_of_each_task_s():
         published = published + (fisher * (model.get_parameter(name) - weight).square()).sum()
     wanted = torch.autograd.grad(7.0 / 2 * published, [model.get_parameter(name) for name in core.shared])
     x, y = tasks(VECTOR, 1)[0]
-    value = method._make_loss(model, core.memory)(model, x, y) - F.cross_entropy(model(x), y)
+    value = method._make_loss(model, core.memory, job_for(learner, (x, y)).loss)(model, x, y) - F.cross_entropy(model(x), y)
     got = torch.autograd.grad(value, [model.get_parameter(name) for name in core.shared])
     assert sum(float(fisher.sum()) for _, _, fisher in fishers) > 0
     for a, b in zip(got, wanted):
@@ -145,10 +145,10 @@ def test_the_divergence_is_that_of_softened_probabilities():
     torch.manual_seed(0)
     now, then = torch.randn(5, 4, requires_grad=True), torch.randn(5, 4)
     wanted = kl_divergence(Categorical(logits=then / 2), Categorical(logits=now / 2)).mean()
-    found = distillation_loss(now, then, 2.0)
+    found = ANSWERS["classes"].divergence(now, then, 2.0)
     assert found.item() == pytest.approx(wanted.item(), rel=1e-5)
     assert torch.allclose(torch.autograd.grad(found, now)[0], torch.autograd.grad(wanted, now)[0], atol=1e-6)
-    assert float(distillation_loss(then, then, 2.0)) == pytest.approx(0, abs=1e-7)
+    assert float(ANSWERS["classes"].divergence(then, then, 2.0)) == pytest.approx(0, abs=1e-7)
 
 
 def test_without_strength_and_warmup_lwf_learns_what_fine_tuning_learns():
@@ -167,7 +167,7 @@ def test_with_more_strength_old_heads_say_of_new_inputs_what_they_said():
         learner.learn(Task("0", first), Recipe(epochs=12, keep="last"))
         before = learner.logits(second[0], "0")
         learner.learn(Task("1", second), Recipe(epochs=12, lr=1e-3, keep="last"))
-        moved[strength] = float(distillation_loss(learner.logits(second[0], "0"), before, 2.0))
+        moved[strength] = float(ANSWERS["classes"].divergence(learner.logits(second[0], "0"), before, 2.0))
     assert moved[0.0] > moved[1.0] > moved[30.0]
 
 
@@ -219,7 +219,7 @@ def test_the_teacher_stands_still(monkeypatch):
     learner.learn(Task("1", (x, y)), RECIPE)
     module = caught["module"].eval()
     logits = module(x)
-    wanted = F.cross_entropy(logits[:, 3:], y) + distillation_loss(logits[:, :3], before(x), 2.0)
+    wanted = F.cross_entropy(logits[:, 3:], y) + ANSWERS["classes"].divergence(logits[:, :3], before(x), 2.0)
     assert caught["make_loss"](module)(module, x, y).item() == pytest.approx(wanted.item(), rel=1e-5)
 
 
@@ -522,12 +522,12 @@ def chain_with_seed():
 
 def test_joint_training_reads_all_tasks_with_labels_of_their_own():
     x, y = torch.arange(6.0)[:, None], torch.arange(6) % 2
-    pool = Pool([Data((x, y), "a"), Data((x + 10, y), "b")], [0, 2])
-    rows = [(float(v), int(label)) for xs, ys in pool.batches(5, torch.Generator().manual_seed(0)) for v, label in zip(xs, ys)]
+    pool = Pool([Data((x, y), "a"), Data((x + 10, y), "b")], [Objective(), Objective()])
+    batches = list(pool.batches(5, torch.Generator().manual_seed(0)))
+    rows = [(float(v), *target.tolist()) for xs, ys in batches for v, target in zip(xs, ys)]
     assert pool.steps(5) == 3
-    assert sorted(rows) == [(float(i), i % 2) for i in range(6)] + [(float(i + 10), 2 + i % 2) for i in range(6)]
-    first = next(iter(pool.batches(5, torch.Generator().manual_seed(0))))[1]
-    assert len({int(label) // 2 for label in first}) == 2, "a batch mixes the tasks"
+    assert sorted(rows) == [(float(i), 0, i % 2) for i in range(6)] + [(float(i + 10), 1, i % 2) for i in range(6)]
+    assert set(batches[0][1][:, 0].tolist()) == {0, 1}, "a batch mixes the tasks"
 
 
 def test_joint_training_compares_classes_of_one_task_and_validates_on_all(monkeypatch):
@@ -545,14 +545,14 @@ def test_joint_training_compares_classes_of_one_task_and_validates_on_all(monkey
     learner.learn(Task("1", (x2, y2.clamp(max=1)), classes=2), RECIPE)
     module = caught["module"].eval()
     batch = torch.cat([x[:4], x2[:3]])
-    labels = torch.cat([y[:4], y2[:3].clamp(max=1) + 3])
+    labels = torch.cat([y[:4], y2[:3].clamp(max=1)])
+    targets = torch.stack([torch.tensor([0.0] * 4 + [1.0] * 3), labels], 1)  # the task, and the class
     logits = module(batch)
     assert logits.shape == (7, 5)
     wanted = (
-        F.cross_entropy(logits[:4, :3], y[:4], reduction="sum")
-        + F.cross_entropy(logits[4:, 3:], labels[4:] - 3, reduction="sum")
+        F.cross_entropy(logits[:4, :3], y[:4], reduction="sum") + F.cross_entropy(logits[4:, 3:], labels[4:], reduction="sum")
     ) / 7
-    assert caught["make_loss"](module)(module, batch, labels).item() == pytest.approx(wanted.item(), rel=1e-5)
+    assert caught["make_loss"](module)(module, batch, targets).item() == pytest.approx(wanted.item(), rel=1e-5)
     parts = [learner._state.data["0"][1], learner._state.data["1"][1]]
     hits = 0
     for part, span in zip(parts, (slice(0, 3), slice(3, 5))):

@@ -111,7 +111,7 @@ def test_energy_is_called_measured_only_where_every_run_was(report):
                     cost["measured"]["energy"] = {"1": 2.0, "64": 1.0 if kind == "dense" else 0.25}
                     cost["measured"]["meter"] = "a meter"
     assert choose_source(arms) == "measured"
-    table = make_summary_table(arms)
+    table = make_summary_table(comparison)
     assert "energy / STL (measured)" in table.titles
     energy = table.titles.index("energy / STL (measured)")
     assert {row[energy] for row in table.rows} == {"0.250 ± 0.000"}

@@ -103,6 +103,7 @@ def test_a_damaged_file_is_reported_for_its_task(run, capsys):
 def test_an_accuracy_that_is_not_the_recorded_one_is_found(run, capsys):
     result = json.loads((run / "result.json").read_text())
     result["tasks"][0]["accuracy"] -= 0.01
+    result["tasks"][0]["score"] = result["tasks"][0]["accuracy"]
     (run / "result.json").write_text(json.dumps(result))
     assert verify_run(run, capsys)[0] == 0, "bytes alone do not tell"
     code, report = verify_run(run, capsys, "--accuracy")
@@ -132,7 +133,7 @@ def test_a_damaged_record_is_reported(run, capsys, file, text):
 def test_a_task_that_only_the_record_has_is_reported(run, capsys):
     result = json.loads((run / "result.json").read_text())
     result["tasks"].append({**result["tasks"][0], "name": "digits-3"})
-    result["accuracy_matrix"] = [[1.0] * 3] * 3
+    result["score_matrix"] = result["accuracy_matrix"] = [[1.0] * 3] * 3
     (run / "result.json").write_text(json.dumps(result))
     code, report = verify_run(run, capsys)
     assert (code, report["lost"]) == (1, ["digits-3: in the run's record, but not in the learner"])

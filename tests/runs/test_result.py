@@ -8,6 +8,8 @@ from helpers import ROOT
 from spacecl import StoreError
 from spacecl.runs.result import SCHEMA, read_result
 
+NEW_IN_3 = ("target_kind", "metric", "score", "score_when_learned", "validation_score")  # of a task
+
 
 @pytest.fixture
 def as_schema_1(digits_run, tmp_path):
@@ -18,8 +20,10 @@ def as_schema_1(digits_run, tmp_path):
         for key in ("forgetting", "inferred", "storage"):
             del result[key]
         for task in result["tasks"]:
-            for key in ("spectrum", "used", "costs", "inferred"):
+            for key in ("spectrum", "used", "costs", "inferred", *NEW_IN_3):
                 del task[key]
+        for key in ("metric", "average_score", "score_matrix"):
+            del result[key]
         del result["config"]["options"]["growth"]
         (tmp_path / "result.json").write_text(json.dumps(result | {"schema": 1} | changes))
         return read_result(tmp_path / "result.json")

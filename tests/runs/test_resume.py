@@ -249,7 +249,7 @@ def test_a_checkpoint_of_other_work_is_refused_and_says_what_differs(tmp_path):
 def test_a_line_that_a_crash_cut_off_is_dropped_and_rows_are_written_once(tmp_path):
     file, rows = (
         tmp_path / "metrics.jsonl",
-        [{"kind": "test", "after": n, "accuracy": {"a": 0.5}, "size": 0.5, "seconds": 1.0} for n in (1, 2)],
+        [{"kind": "test", "after": n, "score": {"a": 0.5}, "size": 0.5, "seconds": 1.0} for n in (1, 2)],
     )
     file.write_text(json.dumps(rows[0]) + "\n" + json.dumps(rows[1])[:20])
     journal = Journal(file)

@@ -131,11 +131,11 @@ def check_commit(subject: Subject, folder: Path, tolerance: float = 0.02, **opti
             continue  # its epoch is chosen on the data of all tasks
         require(bool(record.history), "learn() returned no history. Return what fit() returns")
         last = record.history[-1]["phase"]
-        best = max(row["accuracy"] for row in record.history if row["phase"] == last)
+        best = max(row["score"] for row in record.history if row["phase"] == last)
         require(
-            abs(record.accuracy - best) <= tolerance + 1e-9,
+            abs(record.score - best) <= tolerance + 1e-9,
             f"task {number} reached {best:.1%} on validation data in training, and its committed network has "
-            f"{record.accuracy:.1%}. Commit the tensors of the module that was trained",
+            f"{record.score:.1%}. Commit the tensors of the module that was trained",
         )
 
 

@@ -17,6 +17,7 @@ import torch
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
+from .. import disk
 from ..data.task import Task
 from ..data.task_data import Data
 from ..documents import read_document
@@ -112,7 +113,7 @@ def _learn_as_one_of_two(folder: Path, methods: Sequence[str]) -> None:
             unchanged=torch.equal(learner.logits(first[0], "0"), before),
             seen=float(sum(list_tensors(x)[0].sum() for x in task.examples(50))),
         )
-    (folder / f"rank{fabric.global_rank}.json").write_bytes(TypeAdapter(dict[str, Ending]).dump_json(endings))
+    disk.write_file(folder / f"rank{fabric.global_rank}.json", TypeAdapter(dict[str, Ending]).dump_json(endings))
 
 
 if __name__ == "__main__":

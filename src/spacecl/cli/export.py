@@ -60,6 +60,7 @@ def add_command(commands: Any) -> None:
 def run_command(options: argparse.Namespace) -> int:
     from ..errors import ConfigError
     from ..export.export import FORMATS
+    from ..progress import format_score
     from ..runs.export_run import export_run
     from ..runs.open_run import open_run
 
@@ -82,9 +83,10 @@ def run_command(options: argparse.Namespace) -> int:
         print(json.dumps(entries, indent=1))
         return 0
     for entry in entries:
-        accuracy = entry.get("accuracy")
-        if accuracy:
-            print(f"{entry['task']}: accuracy {accuracy['before']:.2%} before, {accuracy['after']:.2%} with int8")
+        score = entry.get("score")
+        if score:
+            before, after = (format_score(value, entry["metric"]) for value in (score["before"], score["after"]))
+            print(f"{entry['task']}: {entry['metric']} {before} before, {after} with int8")
         elif entry.get("not_measured"):
-            print(f"spacecl: accuracy was not measured: {entry['not_measured']}", file=sys.stderr)
+            print(f"spacecl: {entry['metric']} was not measured: {entry['not_measured']}", file=sys.stderr)
     return 0

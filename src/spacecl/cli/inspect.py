@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from ..runs.audit import Inspection, TaskSummary
 
+COLUMNS = ("parameters", "size so far", "widths")
+
 
 def add_command(commands: Any) -> None:
     parser = commands.add_parser(
@@ -31,7 +33,7 @@ def run_command(options: argparse.Namespace) -> int:
     from rich.markup import escape
     from rich.table import Table
 
-    from ..progress import format_widths
+    from ..progress import format_score, format_widths
     from ..runs import audit
     from ..runs.open_run import open_run
 
@@ -42,10 +44,14 @@ def run_command(options: argparse.Namespace) -> int:
         print(json.dumps(summary, indent=1))
         return 0
     tasks, layers = Table(title=escape(f"{len(summary['tasks'])} tasks, {summary['method']}")), Table(title="Channels")
-    for column in ("task", "classes", "validation accuracy", "parameters", "size so far", "widths"):
+    usual = all(task["metric"] == "accuracy" for task in summary["tasks"])  # otherwise every row names what it shows
+    for column in ("task", *(("classes", "validation accuracy") if usual else ("predicts", "validation score")), *COLUMNS):
         tasks.add_column(column, justify="left" if column in ("task", "widths") else "right", overflow="fold")
     for task in summary["tasks"]:
-        row = (task["task"], str(task["classes"]), f"{task['accuracy']:.2%}", f"{task['parameters']:,}")
+        score, predicts = format_score(task["score"], task["metric"]), str(task["classes"])
+        if not usual:
+            score, predicts = f"{task['metric']} {score}", f"{predicts} {task['target_kind']}"
+        row = (task["task"], predicts, score, f"{task['parameters']:,}")
         tasks.add_row(*map(escape, row), f"{task['size']:.1%}", format_widths(task["widths"]))
     console().print(tasks)
     for column in ("layer", "total", "used", "free", "new in the last task"):
@@ -73,6 +79,8 @@ def _make_target_table(summary: Inspection) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
+    from ..progress import format_score
+
     table = Table(title="Targets: what pruning lost, and what retraining won back")
     for column in ("task", "asked for", "full network", "pruned", "information lost", "retrained", "examples"):
         table.add_column(column, justify="left" if column in ("task", "asked for") else "right", overflow="fold")
@@ -84,10 +92,10 @@ def _make_target_table(summary: Inspection) -> Table:
                 escape(task["task"]),
                 ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in target["asked"].items())
                 or "variance by layer",
-                f"{predicted['full_accuracy']:.2%}",
-                f"{predicted['accuracy']:.2%}",
+                format_score(predicted["full_score"], task["metric"]),
+                format_score(predicted["score"], task["metric"]),
                 f"{predicted['lost']:.2%}",
-                f"{reached['accuracy']:.2%}",
+                format_score(reached["score"], task["metric"]),
                 f"{target['examples']:,}",
             )
     return table

@@ -47,7 +47,7 @@ def _print_summary(comparison: Comparison) -> None:
 
     from ..reporting.summary_table import explain_summary_table, make_summary_table
 
-    summary = make_summary_table(comparison.arms)
+    summary = make_summary_table(comparison)
     caption = escape(explain_summary_table(comparison))
     table = Table(title=escape(comparison.title), caption_justify="left", caption=caption)
     for title in summary.titles:

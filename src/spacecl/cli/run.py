@@ -13,7 +13,7 @@ from .terminal import console
 
 DESCRIPTION = """\
 Learn the tasks of a benchmark one after another with one network, and measure accuracy, network
-size and cost. A task is a classification problem with classes of its own.
+size and cost. A task has classes of its own, or several labels or values to predict.
 
 benchmarks:
 {benchmarks}

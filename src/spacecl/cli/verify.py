@@ -23,18 +23,18 @@ def add_command(commands: Any) -> None:
         "verify",
         help="check that every task's network is the one that was committed",
         description="Compare the bytes of every task's network with the digest (SHA-256) that was stored when it was learned "
-        "and, with data, its accuracy with the one that the run recorded.",
+        "and, with data, its accuracy, or another score, with the one that the run recorded.",
         epilog=EPILOG,
         formatter_class=HelpFormatter,
     )
     add_folder(parser)
-    parser.add_argument("--accuracy", action="store_true", help="measure accuracy, too; implied by --data")
+    parser.add_argument("--accuracy", action="store_true", help="measure accuracy or another score, too; implied by --data")
     parser.add_argument(
         "--tolerance",
         type=zero_or_more,
         default=0.001,
         metavar="X",
-        help="largest difference in accuracy; rounding differs between machines (default: 0.001)",
+        help="largest difference in accuracy or another score; rounding differs between machines (default: 0.001)",
     )
     add_data(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -45,6 +45,7 @@ def run_command(options: argparse.Namespace) -> int:
     from rich.table import Table
 
     from ..errors import SpaceError
+    from ..progress import format_score
     from ..runs import audit
     from ..runs.open_run import open_run
 
@@ -60,13 +61,16 @@ def run_command(options: argparse.Namespace) -> int:
         print(json.dumps(summary, indent=1))
         return int(not summary["ok"])
     table = Table()
-    for column in ("task", "digest", "bytes", *(("accuracy", "recorded") if measure else ())):
+    metrics = {task["metric"] for task in summary["tasks"] if "metric" in task}
+    name = metrics.pop() if len(metrics) == 1 else "score"
+    for column in ("task", "digest", "bytes", *((name, "recorded") if measure else ())):
         table.add_column(column, overflow="fold")
     for task in summary["tasks"]:
         state = "NOT as committed" if task["digest"] else "cannot be read"
         state = state if task["problem"] else "as committed"
         row = [task["task"], (task["digest"] or "")[:16], state]
-        row += [f"{task[key]:.2%}" if key in task else "" for key in ("accuracy", "recorded")] if measure else []
+        for key in ("score", "recorded") if measure else ():
+            row.append(format_score(task[key], task["metric"]) if key in task else "")  # type: ignore[literal-required]
         table.add_row(*map(escape, row))
     console().print(table)
     for text in [f"{task['task']}: {task['problem']}" for task in summary["tasks"] if task["problem"]] + summary["lost"]:

@@ -47,7 +47,7 @@ class Images:
     Parameters
     ----------
     pixels : array of shape (images, channels, height, width), uint8.
-    labels : array of shape (images,), integers.
+    labels : array of shape (images,), integers; or zeros and ones of shape (images, labels), or values (see `Task`).
     mean, std : mean and standard deviation of the pixel values, 0 to 255, one value per channel. Default: those of
         the images.
     shape : (channels, height, width) of the inputs, if other than that of the images. Black borders are added and a
@@ -98,8 +98,9 @@ class Images:
         elif self.shape is not None and not _can_pad(pixels.shape[1:], self.shape):
             problems.append(f"images of shape {pixels.shape[1:]} cannot be given the shape {self.shape} by adding borders")
         count = len(pixels) if pixels.ndim else 0
-        if labels.shape != (count,) or not np.issubdtype(labels.dtype, np.integer):
-            problems.append(f"labels must be whole numbers, one for each of {count} images; got {labels.dtype} {labels.shape}")
+        if labels.ndim not in (1, 2) or len(labels) != count or labels.dtype.kind not in "biuf":
+            what = f"labels must be numbers, one for each of {count} images or a row of them"
+            problems.append(f"{what}; got {labels.dtype} {labels.shape}")
         problems += [
             f"{name}={show(values)} must be a number{' above 0' if positive else ''} for each channel"
             for name, values, positive in (("mean", self.mean, False), ("std", self.std, True))
@@ -124,8 +125,8 @@ class Images:
 
     @property
     def targets(self) -> Tensor:
-        """The labels of the selected images, int64."""
-        return torch.from_numpy((self.labels if self.rows is None else self.labels[self.rows]).astype(np.int64))
+        """The labels of the selected images: int64, or as they were given if they are fractions."""
+        return _to_targets(self.labels if self.rows is None else self.labels[self.rows])
 
     def subset(self, rows: Any) -> Images:
         """Select some of these images by number. Nothing is copied."""
@@ -135,7 +136,7 @@ class Images:
     def batch(self, rows: Any) -> tuple[Tensor, Tensor]:
         """Return some images by number, as bytes, and their labels."""
         rows = np.asarray(rows) if self.rows is None else self.rows[np.asarray(rows)]
-        return torch.from_numpy(self.pixels[rows]), torch.from_numpy(self.labels[rows].astype(np.int64))
+        return torch.from_numpy(self.pixels[rows]), _to_targets(self.labels[rows])
 
     def finish(self, x: Tensor) -> Tensor:
         """Convert a batch of bytes to the float32 inputs of a network, on the device of the batch."""
@@ -156,6 +157,10 @@ class Images:
             "shape": None if self.shape is None else list(self.shape),
             "order": None if self.order is None else self.order.tolist(),
         }
+
+
+def _to_targets(labels: np.ndarray) -> Tensor:
+    return torch.from_numpy(labels.astype(labels.dtype if labels.dtype.kind == "f" else np.int64))
 
 
 def preprocess(preprocessing: Preprocessing, pixels: np.ndarray) -> Tensor:

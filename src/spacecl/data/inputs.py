@@ -169,9 +169,13 @@ def _check_tensor(x: Any, example: Tensor, subject: str, one: str, first: int | 
         return f"{subject} {are} {x.dtype}, but the model's example input is {example.dtype}. Convert and scale them."
     if x.is_floating_point() and not bool(torch.isfinite(x).all()):
         row = int((~torch.isfinite(x.flatten(1) if x.dim() > 1 else x[:, None]).all(1)).nonzero()[0])
-        number = first + row if isinstance(first, int) else int(first[row])
-        return f"{one} in row {number} holds NaN or infinite values. Remove or repair it."
+        return f"{one} in row {name_row(row, first)} holds NaN or infinite values. Remove or repair it."
     return None
+
+
+def name_row(row: int, first: int | Tensor) -> int:
+    """The number of a row of a batch in messages; `first` is that of the first row, or has the numbers of all rows."""
+    return first + row if isinstance(first, int) else int(first[row])
 
 
 _CONVERT = "Convert them, for instance with torch.as_tensor."

@@ -17,6 +17,7 @@ from ..validation import find_name_problem, is_integer, show
 from .datasets import Indexed
 from .images import Images
 from .inputs import Keys
+from .targets import TARGET_KINDS, TargetKind
 
 INFER: Final = "infer"  # in place of a task's name: infer which task an input belongs to
 CLASSES = 1_000_000  # the most that a task may have: each is a row of its head
@@ -35,18 +36,22 @@ def check_name(name: Any) -> None:
 
 @dataclass(frozen=True)
 class Task:
-    """One classification task: a name, training data and validation data.
+    """One task: a name, training data and validation data.
 
     Data is a pair `(x, y)` of tensors or arrays, `Images`, a dataset of pairs, or a `DataLoader` of batches of pairs. A dataset
     is anything with a length and examples by number. For a model with several inputs, `x` is a tuple or a dictionary of them.
-    In place of a pair there may be a dictionary: see `keys`. Labels are integers from 0. docs/data.md has examples.
+    In place of a pair there may be a dictionary: see `keys`. docs/data.md has examples.
+
+    What is predicted follows from `y`: whole numbers from 0, of shape (examples,), are *classes*; zeros and ones of shape
+    (examples, labels) are *labels*, of which an example may have any number; fractions of shape (examples,) or (examples,
+    values) are *values*, in any unit. docs/targets.md has examples.
 
     Parameters
     ----------
     name : what to call the task.
     train : training data.
     valid : validation data. Default: a tenth of `train`, which is then not trained on.
-    classes : the number of classes, or their names. Default: the largest label plus one.
+    classes : the number of classes, or their names. Default: the largest label plus one. For labels and values, their names.
     test : test data for evaluation. Learning never uses it.
     keys : the entries of a dictionary that are the inputs and the target, such as `("pixel_values", "label")`; several inputs
         are a tuple of names, and go to the model by name. Not needed for two entries, one of which is named label, labels,
@@ -54,6 +59,13 @@ class Task:
     collate : a function from a list of examples of a dataset to a batch, in place of stacking them.
     valid_transform : what to use in place of the dataset's attribute `transform` in the validation data that are split off
         `train`: training transforms are random, and validation should not be.
+    target : "classes", "labels" or "values", where `y` leaves it open, as whole numbers do that are to be predicted as values.
+    loss : a function of outputs and targets that returns the mean loss of a batch. Default: cross-entropy, binary
+        cross-entropy of each label, or the mean squared error of standardized values.
+    metric : a function of outputs and targets that returns a number; higher is better. It chooses the best epoch, and its name
+        stands in records. Default: accuracy, mean average precision, or R².
+
+    A loss and a metric get logits, or values in your unit, and targets of the same shape as `y`.
 
     >>> import torch
     >>> x, y = torch.randn(100, 8), torch.arange(100) % 3
@@ -69,6 +81,9 @@ class Task:
     keys: Keys | None = None
     collate: Callable[[list[Any]], Any] | None = None
     valid_transform: Callable[[Any], Any] | None = None
+    target: TargetKind | None = None
+    loss: Callable[[Tensor, Tensor], Tensor] | None = None
+    metric: Callable[[Tensor, Tensor], float] | None = None
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -80,6 +95,11 @@ class Task:
             )
         if self.classes is not None and not is_integer(self.classes):
             object.__setattr__(self, "classes", check_class_names(self.classes, self.name))
+        if self.target is not None and self.target not in TARGET_KINDS:
+            raise DataError(f"Task {self.name!r}: target={show(self.target)} must be one of {', '.join(TARGET_KINDS)}.")
+        for name, function in (("loss", self.loss), ("metric", self.metric)):
+            if function is not None and not callable(function):
+                raise DataError(f"Task {self.name!r}: {name}={show(function)} must be a function of outputs and targets.")
         count = self.class_count(0)
         if not 1 <= count <= CLASSES:
             raise DataError(f"Task {self.name!r}: classes={show(self.classes)}, but a task has 1 to {CLASSES:,} classes.")

@@ -5,20 +5,24 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
-from typing import Any, Protocol, TypedDict
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler, Subset, TensorDataset
+from typing_extensions import NotRequired, TypedDict
 
 from ..errors import DataError
 from ..structure.blueprint import describe_unsupported
 from ..structure.calling import Inputs, count_rows, list_tensors, select_rows, split_rows
+from ..validation import show
 from .datasets import BatchReader, Indexed, find_labels, replace_transform
 from .images import Images
-from .inputs import PICTURES, Keys, check_input, collate_examples, split_pair, to_batch, to_inputs, to_tensor
+from .inputs import PICTURES, Keys, check_input, collate_examples, name_row, split_pair, to_batch, to_inputs, to_tensor
+from .targets import TargetKind, Targets, find_misfit, find_target_problem, infer_kind
 from .task import Batch, Source, Task
 
 _SAMPLE = 64  # examples of a dataset that are read before training, where the number of classes is known
@@ -38,9 +42,10 @@ class Batches(Protocol):
 
 
 class DataCounts(TypedDict):
-    """The number of classes of a task, and of examples in each part of its data."""
+    """The number of classes, labels or values of a task, and of examples in each part of its data."""
 
     classes: int
+    target_kind: NotRequired[TargetKind]  # classes, if it is missing
     train: int
     valid: int
     test: int
@@ -63,6 +68,8 @@ class Data:
         self.numbers = torch.arange(0)  # of the dataset's examples that these data have
         self.workers = 0  # processes that read a dataset
         self.example: Inputs | None = None  # what the model takes, once that is known
+        self.kind: TargetKind | None = None  # of the targets, once that is known
+        self.shape: torch.Size | None = None  # of one target, once that is known
         self.classes: int | None = None  # how many there are, once that is known
         if isinstance(source, TensorDataset) and len(getattr(source, "tensors", ())) == 2:
             source = source.tensors  # type: ignore[assignment]
@@ -179,18 +186,24 @@ class Data:
         if self.example is None:
             return
         x, y = batch
-        problem = _find_problem(x, y, self.example, rows)
+        kind = self.kind or self._infer_kind(y)
+        problem = find_target_problem(y, kind, rows) or check_input(x, self.example, rows)
         if problem is None and self.images is None and count_rows(x) != len(y):  # of images, one stands for all
             problem = f"{count_rows(x)} inputs, but {len(y)} labels in one batch; give one label per input."
-        if problem is None and self.classes is not None and len(y) and int(y.max()) >= self.classes:
-            problem = (
-                f"the label {int(y.max())} is outside its {self.classes} classes, 0 to {self.classes - 1}. "
-                "Number the task's own classes from 0, or give classes=..."
-            )
-        if problem is None and len(y) and int(y.min()) < 0:
-            problem = f"the label {int(y.min())} is negative; labels count from 0."
-        if problem:
-            raise DataError(f"{self.what}: {problem}")
+        if problem is None and len(y) and self.shape is not None and y.shape[1:] != self.shape:
+            row = name_row(0, rows)
+            problem = f"the targets of row {row} have the shape {tuple(y.shape[1:])}; those before have {tuple(self.shape)}."
+        if problem is None and len(y) and kind == "classes":
+            problem = self._find_label_problem(y)
+        _refuse(problem, self.what)
+        if len(y):
+            self.kind, self.shape = kind, y.shape[1:]
+
+    def _find_label_problem(self, y: Tensor) -> str | None:
+        misfit = self.classes and find_misfit(Targets("classes", int(y.max()) + 1), Targets("classes", self.classes))
+        if misfit:
+            return f"{misfit} Number the task's own classes from 0, or give classes=..."
+        return f"the label {int(y.min())} is negative; labels count from 0." if int(y.min()) < 0 else None
 
     def finish(self, x: Inputs) -> Inputs:
         """Convert the inputs of a batch to what the network reads."""
@@ -227,48 +240,69 @@ class Data:
             part.numbers = self.numbers[rows]
         return part
 
-    def check(self, example: Inputs, least: int = 2, classes: int | None = None) -> int:
-        """Compare examples with what the model takes, and return the largest label. At least `least` examples are needed.
+    def check(self, example: Inputs, least: int = 2, kind: TargetKind | None = None, classes: int | None = None) -> Targets:
+        """Compare examples with what the model takes, and return what the targets are. At least `least` examples are needed.
 
-        Of a dataset or a loader only some examples are read if the number of `classes` is given, or if the labels are in an
-        attribute: all others are checked when they are read. Otherwise every example is read.
+        The `kind` of the targets is inferred if it is not given. Of classes there are as many as the largest label says.
+
+        Of a dataset or a loader only some examples are read if the number of `classes` is given, if the labels are in an
+        attribute, or if there are no classes: all others are checked when they are read. Otherwise every example is read.
         """
-        self.example, self.classes = example, classes
+        self.example, self.kind, self.shape, self.classes = example, kind, None, classes
         if self.tensors is not None:
             counts = {len(tensor) if tensor.dim() else -1 for tensor in list_tensors(self.tensors[0])}
-            if self.tensors[1].dim() != 1 or counts != {len(self.tensors[1])}:
+            if not self.tensors[1].dim() or counts != {len(self.tensors[1])}:
                 inputs, shape = " or ".join(map(str, sorted(counts))).replace("-1", "no"), tuple(self.tensors[1].shape)
                 raise DataError(f"{self.what}: {inputs} inputs, but labels of shape {shape}; give one label per input.")
         if len(self) < least:
             raise DataError(f"{self.what}: {len(self)} examples; at least {least} are needed.")
+        if self.targets is not None:
+            self.kind = kind or self._infer_kind(self.targets)
         if self.images is not None:
             self._check_batch((self.finish(self.images.batch([0])[0]), self.images.targets), 0)  # bytes cannot hold NaN
-            return int(self.images.targets.max())
-        known = None if classes is not None else self._find_labels()
+            return self._summarize(self.images.targets)
+        known = None if classes is not None or kind not in (None, "classes") else self._find_labels()
         if classes is None and known is None:
-            return int(self._read_labels(self.batches(_ROWS), least).max())
+            return self._summarize(self._read_targets(self.batches(_ROWS), least))
         rows, some = self._sample()
-        read = self._read_labels(some, 1)
-        if known is None:
-            return int(read.max())
+        read = self._read_targets(some, 1)
+        if known is None or self.kind != "classes":
+            return self._summarize(read)
         if not bool(torch.isin(read, known).all()) or (rows is not None and not torch.equal(read, known[rows])):
-            return int(self._read_labels(self.batches(_ROWS), least).max())  # the attribute says something else
-        return int(known.max())
+            return self._summarize(self._read_targets(self.batches(_ROWS), least))  # the attribute says something else
+        return self._summarize(known)
 
-    def _read_labels(self, batches: Iterator[Batch], least: int) -> Tensor:
-        """Read the labels of at least so many examples, which are checked. The user's generators end as they began."""
-        states = [(generator, generator.get_state()) for generator in self.generators()]
-        labels, count = [torch.zeros(0, dtype=torch.int64)], 0
-        for x, y in batches:
-            if self.tensors is not None:  # other data are checked as they are read
-                self._check_batch((x, y), count)
-            labels.append(y.to("cpu", torch.int64))
-            count += len(y)
-        for generator, state in states:
-            generator.set_state(state)
+    def _summarize(self, y: Tensor) -> Targets:
+        """What the targets are, given those that were read."""
+        if self.kind == "classes":
+            return Targets(self.kind, int(y.max()) + 1)
+        assert self.kind is not None
+        assert self.shape is not None
+        return Targets(self.kind, self.shape.numel(), flat=not self.shape)
+
+    def _read_targets(self, batches: Iterator[Batch], least: int) -> Tensor:
+        """Read the targets of at least so many examples, which are checked; all labels, if these are classes."""
+        targets, count = [], 0
+        with self._keep_generators():
+            for x, y in batches:
+                if self.tensors is not None:  # other data are checked as they are read
+                    self._check_batch((x, y), count)
+                if len(y):
+                    targets.append(y.to("cpu", torch.int64) if self.kind == "classes" else y.cpu())
+                count += len(y)
+                if self.tensors is None and self.kind not in (None, "classes") and count >= least:
+                    break  # the first examples say how many labels or values there are
         if count < least:
             raise DataError(f"{self.what}: {count} examples; at least {least} are needed.")
-        return torch.cat(labels)
+        return torch.cat(targets)
+
+    @contextmanager
+    def _keep_generators(self) -> Iterator[None]:
+        """Let the generators of a user's DataLoader end as they began."""
+        states = [(generator, generator.get_state()) for generator in self.generators()]
+        yield
+        for generator, state in states:
+            generator.set_state(state)
 
     def _sample(self) -> tuple[Tensor | None, Iterator[Batch]]:
         """Some examples of a dataset, with their numbers, or the first batch of a loader; all tensors."""
@@ -290,6 +324,28 @@ class Data:
         if self.loader is not None and type(self.loader.sampler) in (RandomSampler, SequentialSampler):
             return find_labels(self.loader.dataset)
         return None
+
+    def _infer_kind(self, y: Any) -> TargetKind:
+        if not isinstance(y, Tensor) or describe_unsupported(y):
+            return "classes"  # which is refused for the right reason
+        return self._explain(lambda: infer_kind(y))
+
+    @property
+    def targets(self) -> Tensor | None:
+        """All targets, if they are at hand without reading every example."""
+        return self.images.targets if self.images is not None else None if self.tensors is None else self.tensors[1]
+
+    def sample_targets(self, count: int, generator: torch.Generator) -> Tensor:
+        """All targets if they are at hand; otherwise those of `count` random examples."""
+        if self.targets is not None:
+            return self.targets
+        parts: list[Tensor] = []
+        with self._keep_generators():
+            for _, y in self.batches(500, generator):
+                parts.append(y)
+                if sum(map(len, parts)) >= count:
+                    break
+        return torch.cat(parts)
 
     def generators(self) -> list[torch.Generator]:
         """Return the random generators that a user's DataLoader draws from, in addition to torch's own."""
@@ -319,19 +375,27 @@ def open_data(task: Task, part: str) -> Data:
     return Data(getattr(task, part), f"Task {task.name!r}, {part}", task.keys, task.collate)
 
 
-def prepare_data(task: Task, example: Inputs, generator: torch.Generator) -> tuple[Data, Data, int]:
-    """Check a task's data, and return its training data, validation data and number of classes."""
+def prepare_data(task: Task, example: Inputs, generator: torch.Generator) -> tuple[Data, Data, Targets]:
+    """Check a task's data, and return its training data, its validation data and what it predicts."""
     train, valid = open_data(task, "train"), None if task.valid is None else open_data(task, "valid")
     given = None if task.classes is None else task.class_count(0)
-    largest = train.check(example, classes=given)
+    seen = train.check(example, kind=task.target, classes=given)
     if valid is None:
         train, valid = train.split(0.1, generator, task.valid_transform)
         if len(train) < 2:
             raise DataError(f"Task {task.name!r}: {len(train)} examples are left to train on. Give more, or validation data.")
         if task.valid_transform is not None:
-            valid.check(example, least=1, classes=task.class_count(largest))
+            valid.check(example, least=1, kind=seen.kind, classes=task.class_count(seen.outputs - 1))
     else:
-        largest = max(largest, valid.check(example, least=1, classes=given))
+        others = valid.check(example, least=1, kind=seen.kind, classes=given)
+        if seen.kind != "classes":
+            _refuse(find_misfit(others, seen), valid.what)
+        seen = replace(seen, outputs=max(seen.outputs, others.outputs))
+    if seen.kind != "classes":
+        if task.class_count(seen.outputs - 1) != seen.outputs:
+            raise DataError(f"Task {task.name!r}: classes={show(task.classes)}, but there are {seen.outputs} {seen.kind}.")
+        return train, valid, seen
+    largest = seen.outputs - 1
     classes, count = task.class_count(largest), len(train) + len(valid)
     if task.classes is None and classes > count:  # a single wrong label must not make a head of a million classes
         raise DataError(
@@ -339,19 +403,32 @@ def prepare_data(task: Task, example: Inputs, generator: torch.Generator) -> tup
             "classes would have none. Number the task's own classes from 0, or give classes=..."
         )
     train.classes = valid.classes = classes
-    return train, valid, classes
+    return train, valid, Targets("classes", classes)
+
+
+def check_targets(data: Data, example: Inputs, known: Targets) -> None:
+    """Check data that a network for `known` targets is to be evaluated on."""
+    classes = known.outputs if known.kind == "classes" else None
+    _refuse(find_misfit(data.check(example, least=1, kind=known.kind, classes=classes), known), data.what)
+
+
+def _refuse(problem: str | None, what: str) -> None:
+    if problem:
+        raise DataError(f"{what}: {problem}")
 
 
 def check_all_data(task: Task, example: Inputs) -> tuple[Task, DataCounts]:
     """Check all of a task's data, test data included, and count its classes and examples.
 
-    Returns the task with its number of classes, for which datasets need not be read again, and the counts.
+    Returns the task with its number of classes and what it predicts, for which datasets need not be read again, and the counts.
     """
-    train, valid, classes = prepare_data(task, example, torch.Generator().manual_seed(0))
+    train, valid, targets = prepare_data(task, example, torch.Generator().manual_seed(0))
     test = open_data(task, "test")
-    test.check(example, least=1, classes=classes)
-    counts: DataCounts = {"classes": classes, "train": len(train), "valid": len(valid), "test": len(test)}
-    return replace(task, classes=task.class_names or classes), counts
+    check_targets(test, example, targets)
+    counts: DataCounts = {"classes": targets.outputs, "train": len(train), "valid": len(valid), "test": len(test)}
+    if targets.kind != "classes":
+        counts["target_kind"] = targets.kind
+    return replace(task, classes=task.class_names or targets.outputs, target=targets.kind), counts
 
 
 def fingerprint(data: Data) -> str:
@@ -371,11 +448,3 @@ def fingerprint(data: Data) -> str:
     for tensor in tensors:
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:16]
-
-
-def _find_problem(x: Any, y: Any, example: Inputs, rows: int | Tensor) -> str | None:
-    kind = describe_unsupported(y) if isinstance(y, Tensor) else None
-    if kind or not isinstance(y, Tensor) or y.is_floating_point() or y.dtype == torch.bool or y.dim() != 1:
-        shape = f"{kind or y.dtype} of shape {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
-        return f"labels must be whole numbers, one per example; got {shape}."
-    return check_input(x, example, rows)

@@ -18,7 +18,7 @@ from ..errors import ConfigError
 from ..structure.blueprint import named_tensors, random_inputs
 from ..structure.calling import Inputs, call_model, map_tensors, name_tensors
 from .fold_batchnorm import fold_batchnorm
-from .formats import OUTPUT, WRITERS, quantize
+from .formats import WRITERS, name_output, quantize
 from .formats import NetworkInfo as NetworkInfo
 from .formats import open_session as open_session
 
@@ -33,15 +33,15 @@ class TensorInfo(TypedDict):
     shape: list[int | None]  # None for the number of rows
 
 
-class AccuracyInfo(TypedDict):
-    """Accuracy on test data before and after weights and activations became int8."""
+class ScoreInfo(TypedDict):
+    """The score on test data before and after weights and activations became int8."""
 
     before: float
     after: float
 
 
 class ExportInfo(NetworkInfo, total=False):
-    """An exported file, as `index.json` lists it. The last three keys are only there for int8 files of runs."""
+    """An exported file, as `index.json` lists it. The last five keys are only there for int8 files of runs."""
 
     inputs: list[TensorInfo]
     input: TensorInfo  # if there is one
@@ -54,8 +54,10 @@ class ExportInfo(NetworkInfo, total=False):
     bytes: int
     sha256: str
     calibrated: int  # inputs that the ranges were computed from
-    accuracy: AccuracyInfo | None
-    not_measured: str | None  # why there is no accuracy
+    metric: str
+    score: ScoreInfo | None
+    accuracy: ScoreInfo | None  # the same, if the metric is accuracy
+    not_measured: str | None  # why there is no score
 
 
 def export_network(
@@ -103,7 +105,7 @@ def export_network(
     info: ExportInfo = {
         **about,
         "inputs": inputs,
-        "output": _describe_tensor(OUTPUT, expected),
+        "output": _describe_tensor(name_output(about.get("target_kind", "classes")), expected),
         "folded": layers,
         "parameters": sum(parameter.numel() for parameter in network.parameters()),
         "int8": int8 is not None,

@@ -26,19 +26,24 @@ from ..errors import ConfigError, DataError, SpaceError, first_line
 from ..structure.blueprint import named_tensors
 from ..structure.calling import Inputs, call_model, name_tensors, select_rows, split_rows, to_arguments
 
-OUTPUT = "logits"  # the name of a network's output, in files and on servers
 TOLERANCE = 1e-4  # the largest difference between a file's output and PyTorch's
-_EMBEDDED = ("task", "classes", "digest", "widths", "pictures")  # what the files themselves say of the network
+_EMBEDDED = ("task", "target_kind", "classes", "digest", "widths", "pictures")  # what the files themselves say of the network
 
 
 class NetworkInfo(TypedDict, total=False):
     """What the caller knows of a network."""
 
     task: str
-    classes: list[str]
+    target_kind: str  # what it predicts: "classes", "labels" or "values"
+    classes: list[str]  # the names of these
     digest: str  # of the task's network, before export
     widths: dict[str, int]  # layer -> output channels
     pictures: Mapping[str, Any] | None  # how pictures become inputs; None if that is unknown
+
+
+def name_output(target_kind: str) -> str:
+    """The name of a network's output, in files and on servers."""
+    return "values" if target_kind == "values" else "logits"
 
 
 def open_session(file: str | os.PathLike[str] | bytes) -> Callable[[Inputs], Tensor]:
@@ -50,7 +55,7 @@ def open_session(file: str | os.PathLike[str] | bytes) -> Callable[[Inputs], Ten
 
     def run(inputs: Inputs) -> Tensor:
         arrays = {name: tensor.cpu().numpy() for name, tensor in name_tensors(inputs).items() if name in known}
-        return torch.from_numpy(session.run([OUTPUT], arrays)[0])
+        return torch.from_numpy(session.run(None, arrays)[0])
 
     return run
 
@@ -85,8 +90,9 @@ def _to_onnx(network: nn.Module, probe: Inputs, expected: Tensor, about: Network
     with _silence():
         program = _export_program(network, probe)
         try:
-            names = _name_inputs(program, probe)
-            exported = torch.onnx.export(program, (), dynamo=True, verbose=False, input_names=names, output_names=[OUTPUT])
+            outputs = [name_output(about.get("target_kind", "classes"))]
+            names: Any = {"input_names": _name_inputs(program, probe), "output_names": outputs}
+            exported = torch.onnx.export(program, (), dynamo=True, verbose=False, **names)
         except Exception as error:
             raise SpaceError(
                 f"The network cannot be exported to ONNX: {type(error).__name__}: {first_line(error)}\n"

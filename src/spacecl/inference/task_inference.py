@@ -38,6 +38,9 @@ _MAX_ENERGY = 3.0  # deviations; inputs of another scale make networks far more 
 _FEATURES_PER_INDEPENDENT = 25.0  # features depend on each other; without this, confidence would be far too high
 
 
+Predictions = Tensor | list[Tensor | None]  # a row for each input
+
+
 @dataclass(frozen=True)
 class Identified:
     """The inferred task of every row, or None where it belongs to no task, and the scores of all tasks.
@@ -64,12 +67,13 @@ class Identified:
 
 @dataclass(frozen=True)
 class Inferred:
-    """Predictions without a given task: the label of every row, the task it is a label of, and the confidence in that task.
+    """Predictions without a given task: that of every row, the task whose prediction it is, and the confidence in that task.
 
-    A row that belongs to no task has the label -1, the task None and the confidence 0.
+    A row that belongs to no task has the label -1 (NaN among values), the task None and the confidence 0. Where tasks predict
+    different things, `labels` is a list with a tensor or None for each row.
     """
 
-    labels: Tensor
+    labels: Predictions
     tasks: tuple[str | None, ...]
     confidence: Tensor
 
@@ -172,11 +176,11 @@ def _projection(size: int, features: int) -> Tensor:
 
 
 def make_signature(examples: Iterable[tuple[Inputs, Tensor, Tensor]], classes: int) -> Tensors:
-    """Compute a task's signature from triples of inputs, labels and the logits of the task's network.
+    """Compute a task's signature from triples of inputs, their classes and the energy of the network's outputs for each.
 
     Returns the tensors to store; empty if the inputs are so large that no covariance is finite.
     """
-    parts = [(extract_features(x), y, logits.double().logsumexp(1)) for x, y, logits in examples]
+    parts = [(extract_features(x), y, energy.double()) for x, y, energy in examples]
     rows, labels, energy = (torch.cat([part[index].cpu() for part in parts]) for index in range(3))
     labels = labels.long() if classes <= CLASSES else torch.zeros_like(labels)
     present, labels = labels.unique(return_inverse=True)
@@ -213,20 +217,19 @@ def make_signature(examples: Iterable[tuple[Inputs, Tensor, Tensor]], classes: i
     return tensors if all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values()) else {}
 
 
-def score_features(features: Tensor, signature: Mapping[str, Tensor], logits: Tensor | None) -> Tensor:
+def score_features(features: Tensor, signature: Mapping[str, Tensor], energy: Tensor | None) -> Tensor:
     """Score how well a task explains features, on a scale that all tasks share.
 
-    With the logits of the task's network, its confidence counts, too.
+    With the energy of the task's network for each row, its confidence counts, too.
     """
     task = Signature.from_tensors(signature)
     size = len(task.spread)
     log_densities = _log_density(_squared_distances(features, task, task.root), size) - task.volume / 2  # (rows, classes)
     likelihood = log_densities.logsumexp(1) - math.log(len(task.means))
     scores = (likelihood + task.optimism / 2) / max(1.0, size / _FEATURES_PER_INDEPENDENT)
-    if logits is None:
+    if energy is None:
         return scores
-    energy = (logits.double().logsumexp(1).cpu() - task.energy_mean) / task.energy_deviation
-    return scores + energy.clamp(max=_MAX_ENERGY)
+    return scores + ((energy.double().cpu() - task.energy_mean) / task.energy_deviation).clamp(max=_MAX_ENERGY)
 
 
 def find_signature_problems(signature: Mapping[str, Tensor], example: Inputs) -> list[str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
-from pydantic import with_config
-from typing_extensions import TypedDict
+from pydantic import AliasChoices, Field, with_config
+from typing_extensions import NotRequired, TypedDict
 
 
 @with_config(extra="allow")
@@ -34,8 +35,10 @@ class Comparison(TypedDict):
 
     lost: float  # the divergence as a share of what the other's answers tell apart
     divergence: float  # mean Kullback-Leibler divergence of its answers from the other's, in nats
-    accuracy: float
-    full_accuracy: float  # of the other
+    score: Annotated[float, Field(validation_alias=AliasChoices("score", "accuracy"))]  # by the task's metric
+    full_score: Annotated[float, Field(validation_alias=AliasChoices("full_score", "full_accuracy"))]  # of the other
+    accuracy: NotRequired[float]  # the same, if the metric is accuracy
+    full_accuracy: NotRequired[float]
 
 
 class Target(TypedDict):

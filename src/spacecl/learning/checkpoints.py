@@ -6,29 +6,33 @@ import random
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
-from pydantic import with_config
+from pydantic import AliasChoices, Field, with_config
 from torch import Tensor
-from typing_extensions import TypedDict
+from typing_extensions import NotRequired, TypedDict
 
 from .. import store
-from ..documents import Count, Fraction
+from ..documents import Count, Finite, Fraction
 from ..errors import SpaceError, StoreError
+from ..options import add_former_values
+from .recipe import Recipe
 
 Tensors = dict[str, Tensor]
+Score = Annotated[Finite, Field(validation_alias=AliasChoices("score", "accuracy"))]  # version 0.1 wrote accuracy alone
 
 
 @with_config(extra="allow")
 class Epoch(TypedDict):
-    """A finished epoch: the mean training loss, and accuracy and loss on the validation data."""
+    """A finished epoch: the mean training loss, and score and loss on the validation data."""
 
     phase: str
     epoch: Count
     loss: float
-    accuracy: Fraction
+    score: Score  # by the task's metric
+    accuracy: NotRequired[Fraction]  # the same, if the metric is accuracy
     valid_loss: float
     lr: float
     seconds: float
@@ -47,7 +51,7 @@ class PhaseState:
     """The state of a phase of training, without its tensors."""
 
     history: tuple[Epoch, ...]
-    highest: float  # best validation accuracy so far
+    highest: float  # best validation score so far
     done: bool
     rates: tuple[float, ...]  # learning rates, per group of parameters
     schedule: dict[str, Any]
@@ -98,7 +102,7 @@ class Checkpointer:
             identity = {**identity, "operations": here}
         recipe = identity.get("recipe")
         if isinstance(recipe, dict):
-            identity = {**identity, "recipe": {"clip": None, **recipe}}  # which version 0.1 did not have
+            identity = {**identity, "recipe": add_former_values(Recipe, recipe)}
         method = identity.get("method")
         if not isinstance(method, dict) or not isinstance(method.get("options"), dict):
             return dict(identity)

@@ -1,4 +1,4 @@
-"""What a method gets to learn one task with: checked data, the number of classes, and a trainer."""
+"""What a method gets to learn one task with: checked data, the number of outputs, what they are for, and a trainer."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor, nn
 
 from ..data.images import augment
 from ..data.task_data import Data
 from ..structure.calling import Inputs, count_rows, map_tensors, move_tensors, select_rows
+from .objective import Objective
 from .trainer import Trainer
 
 PASSES = 8  # through the training examples, at most, where more are wanted than there are
@@ -22,9 +24,19 @@ class TaskContext:
     name: str
     train: Data
     valid: Data
-    classes: int
+    classes: int  # or labels, or values: the outputs of its head
     trainer: Trainer
     earlier: tuple[tuple[Data, Data], ...] = ()  # training and validation data of earlier tasks, for methods that need them
+    earlier_objectives: tuple[Objective, ...] = ()  # of all earlier tasks
+
+    @property
+    def objective(self) -> Objective:
+        """What the task's network is trained for and judged by."""
+        return self.trainer.objective
+
+    def loss(self, module: nn.Module, x: Inputs, y: Tensor) -> Tensor:
+        """The task's loss on a batch: what `trainer.fit` minimizes by default, and what methods add to."""
+        return self.trainer.loss(module, x, y)
 
     def examples(self, count: int) -> Iterator[Inputs]:
         """Inputs of `count` random training examples in batches; of several processes, each gets its share.

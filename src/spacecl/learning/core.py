@@ -15,6 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from ..data.targets import Scaling
 from ..structure.blueprint import Blueprint
 from ..structure.channels import Channels, Tensors
 from .ownership import CommittedTask, LayerCapacity, Ownership, UnitOwnership, committed_units
@@ -51,16 +52,20 @@ class Core:
 
     @property
     def classes(self) -> tuple[int, ...]:
-        """How many classes each task has."""
+        """How many classes, labels or values each task has."""
         return tuple(len(task.private[f"{self.blueprint.head}.weight"]) for task in self.tasks)
 
     # -- networks of tasks ----------------------------------------------------------------------------------------
 
     def task_tensors(self, number: int) -> Tensors:
-        """All tensors of a task's network: its positions of the shared ones, and its private ones."""
+        """All tensors of a task's network: its positions of the shared ones, and its private ones.
+
+        Its head returns values in the user's unit, whatever unit it has learned them in.
+        """
         task = self.tasks[number]
         shared = {name: tensor for name, tensor in self.shared.items() if name not in task.private}
-        return self.channels.gather(self.ownership.view(shared, number), task.units) | task.private
+        tensors = self.channels.gather(self.ownership.view(shared, number), task.units) | task.private
+        return tensors if task.scaling is None else tensors | scale_head(tensors, self.blueprint.head, task.scaling)
 
     def network(self, number: int) -> nn.Module:
         """A task's own small network, in eval mode."""
@@ -120,7 +125,7 @@ class Core:
         given = self.blueprint.tensors() if self.blueprint.pretrained else {}  # with which later tasks begin
         parts: dict[str, Iterable[Tensor]] = {
             "weights": self.shared.values(),
-            "own": (tensor for task in self.tasks for tensor in task.private.values()),
+            "own": (tensor for task in self.tasks for tensor in task.private.values()),  # scalings are a few numbers
             "masks": [*(task.units for task in self.tasks), *self.ownership.masks.values()],
             "memory": [*self.memory.values(), *(given[name] for name in given if not self.channels.is_head(name))],
             "signatures": (tensor for task in self.tasks for tensor in task.signature.values()),
@@ -179,8 +184,8 @@ class Core:
             sizes = [*self.classes, len(private[f"{self.blueprint.head}.weight"]) - sum(self.classes)]
             rows = [{name: private[name].split(sizes)[number].clone() for name in heads} for number in range(len(sizes))]
             everything = tuple({name: row.get(name, tensor) for name, tensor in private.items()} for row in rows)
-        signatures = (*(task.signature for task in self.tasks), {})
-        tasks = [CommittedTask(self.channels.all_units(), *parts) for parts in zip(everything, signatures)]
+        known = (*self.tasks, CommittedTask(self.channels.all_units(), {}))
+        tasks = [replace(task, units=self.channels.all_units(), private=parts) for task, parts in zip(known, everything)]
         return replace(self, shared={name: tensors[name] for name in self.shared}, tasks=tuple(tasks))
 
     def joined_heads(self) -> Tensors:
@@ -190,6 +195,23 @@ class Core:
     def with_signature(self, signature: Tensors) -> Core:
         """The same core, with a signature for the last task."""
         return replace(self, tasks=(*self.tasks[:-1], replace(self.tasks[-1], signature=signature)))
+
+    def with_scaling(self, scaling: Scaling | None) -> Core:
+        """The same core, with the scaling of the last task's values."""
+        return replace(self, tasks=(*self.tasks[:-1], replace(self.tasks[-1], scaling=scaling)))
+
+
+def scale_head(tensors: Mapping[str, Tensor], head: str, scaling: Scaling) -> Tensors:
+    """The tensors of a head that returns values in the user's unit, from those of one that returns them standardized."""
+    weight, bias = tensors[f"{head}.weight"], tensors.get(f"{head}.bias")
+    scaled = {f"{head}.weight": (weight.double() * scaling.scale.reshape(-1, *[1] * (weight.dim() - 1))).to(weight.dtype)}
+    return scaled if bias is None else scaled | {f"{head}.bias": scaling.restore(bias).to(bias.dtype)}
+
+
+def unscale_head(tensors: Mapping[str, Tensor], head: str, scaling: Scaling) -> Tensors:
+    """The reverse of `scale_head`."""
+    reverse = Scaling(-scaling.mean / scaling.scale, 1 / scaling.scale)
+    return scale_head(tensors, head, reverse)
 
 
 def digest_tensors(tensors: Mapping[str, Tensor]) -> str:

@@ -9,18 +9,19 @@ knowledge of the data, unlike mirroring or shifting.
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..structure.calling import Inputs, call_model, list_tensors, map_tensors
 from ..structure.memory_format import run_model, set_memory_format
 from .trainer import Loss, MakeLoss, Trainer
 
-_TEMPERATURE = 2.0
+_TEMPERATURE = 2.0  # softens the answers, of which values have none to soften
 
 
 def make_matching_loss(full: nn.Module, trainer: Trainer) -> MakeLoss:
-    """A loss that compares a network's answers with those of the full one, on random mixtures of the inputs of a batch."""
+    """A loss that compares a network's answers with those of the full one, on mixtures of the inputs of a batch."""
+
+    temperature = 1.0 if trainer.objective.targets.kind == "values" else _TEMPERATURE
 
     def make_loss(_: nn.Module) -> Loss:
         set_memory_format(full.to(trainer.fabric.device), trainer.channels_last).eval()
@@ -30,7 +31,7 @@ def make_matching_loss(full: nn.Module, trainer: Trainer) -> MakeLoss:
         x = mix_examples(inputs)
         with torch.no_grad():
             answers = run_model(full, x, trainer.channels_last)
-        return _TEMPERATURE**2 * distillation_loss(call_model(wrapped, x), answers, _TEMPERATURE)
+        return temperature**2 * trainer.objective.answers.divergence(call_model(wrapped, x), answers, temperature)
 
     return make_loss
 
@@ -51,9 +52,3 @@ def mix_examples(inputs: Inputs) -> Inputs:
         return torch.lerp(x.roll(-1, 0), x, shares.reshape(-1, *[1] * (x.dim() - 1)))
 
     return map_tensors(mix, inputs)
-
-
-def distillation_loss(outputs: Tensor, targets: Tensor, temperature: float) -> Tensor:
-    """The mean Kullback-Leibler divergence between softened probabilities of logits and of another network's logits."""
-    log_outputs, log_targets = (F.log_softmax(logits.float() / temperature, 1) for logits in (outputs, targets))
-    return F.kl_div(log_outputs, log_targets, reduction="batchmean", log_target=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from ..data.task import Batch
@@ -35,4 +34,4 @@ def shards(batches: Iterator[Batch], fabric: Fabric) -> Iterator[Batch]:
             raise DataError(f"A batch of {count} cannot be shared by {world} processes. Use a larger batch size.")
         if count == size or count >= 2 * world:
             rows = slice(fabric.global_rank, None, world)
-            yield move_tensors(select_rows(x, rows), fabric.device), y[rows].to(fabric.device, torch.int64, non_blocking=True)
+            yield move_tensors(select_rows(x, rows), fabric.device), y[rows].to(fabric.device, non_blocking=True)

@@ -36,6 +36,7 @@ def resize(core: Core, sizes: Sequence[int], expected: Mapping[str, Sequence[int
     module.eval()
     channels = trace(module, blueprint.example, blueprint.head, blueprint.shared, blueprint.rules)
     channels = check_narrowing(module, blueprint.example, channels)
+    channels = replace(channels, sizes=old.sizes, resizes=old.resizes)  # for networks made from the user's own module
     units_of = {group.layers: group.units for group in channels.groups}
     layers = [group.layers for group in old.groups]
     if any(len(units_of.get(name, ())) != size for name, size in zip(layers, sizes)) or len(units_of) != len(layers):

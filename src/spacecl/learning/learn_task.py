@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..data.targets import TargetKind
 from ..data.task import Task
 from ..data.task_data import Data, prepare_data
 from ..documents import digest_json
@@ -23,6 +24,7 @@ from .analysis import Analysis
 from .checkpoints import Checkpointer
 from .context import TaskContext
 from .method import Learned, describe_method, name_method
+from .objective import ANSWERS, Objective, add_recipe, check_recipe, make_objective
 from .quality import SAMPLES, Examples, Sampled, describe_weakness
 from .queries import Queries
 from .recipe import SPEED_ONLY, Recipe
@@ -46,39 +48,46 @@ def learn_task(
     own_seed = task_seed(seed, number)
     trainer = replace(trainer, seed=own_seed, title=f"{task.name}:")
     with use_seed(own_seed):
-        train, valid, classes = prepare_data(task, state.core.blueprint.example, torch.Generator().manual_seed(own_seed))
-        torch.manual_seed(own_seed)  # however many numbers were drawn while the data were read
+        train, valid, targets = prepare_data(task, state.core.blueprint.example, torch.Generator().manual_seed(own_seed))
+        state.method.check_target(task.name, targets.kind)
         if recipe is None:
             recipe = state.method.spend_all_epochs(_choose_recipe(train, valid, state.core.blueprint.pretrained), number)
-        trainer = replace(trainer, recipe=recipe)
+        check_recipe(task, targets, recipe)
         train.workers = valid.workers = recipe.num_workers
+        objective = make_objective(task, targets, train, state.core.blueprint.has_bias, own_seed)
+        trainer = replace(trainer, recipe=recipe, objective=add_recipe(objective, recipe, train, own_seed))
+        torch.manual_seed(own_seed)  # however many numbers were drawn while the data were read
         if checkpoint is not None:
-            facts = {"examples": [len(train), len(valid)], "classes": classes}
+            facts: dict[str, Any] = {"examples": [len(train), len(valid)], "classes": targets.outputs}
+            facts |= {} if objective.is_accuracy else {"target_kind": targets.kind, "metric": objective.metric}
             trainer = replace(trainer, checkpointer=_make_checkpointer(state, checkpoint, task.name, trainer, seed, facts))
         earlier = tuple(state.data[name] for name in state.records) if state.method.needs_data else ()
-        context = TaskContext(task.name, train, valid, classes, trainer, earlier)
+        before = _get_objectives(state, recipe, own_seed)
+        context = TaskContext(task.name, train, valid, targets.outputs, trainer, earlier, before)
         try:
             learned = state.method.learn(state.core, context)
         except DataError as error:  # found in examples that were read for the first time
             raise DataError(f"{error} Nothing was committed; the learner is unchanged.") from error
         _check_learned(state, learned)
+        learned = replace(learned, core=learned.core.with_scaling(objective.scaling))
         network = learned.core.network(number).to(trainer.fabric.device)
-        accuracy = evaluate(network, valid, trainer.fabric, trainer.channels_last)
+        score = evaluate(network, valid, trainer.fabric, trainer.channels_last, objective.of_committed)
         queries = Queries(state, trainer.fabric.device, trainer.channels_last)
         train_examples, valid_examples = Examples(limit=SAMPLES), Examples()
         signature = _measure_inputs(queries, network, context, train_examples, valid_examples)
         core = learned.core.with_signature(signature)
-    weakness = describe_weakness(accuracy, len(valid), train_examples, valid_examples) if learned.history else None
+    weakness = describe_weakness(score, len(valid), train_examples, valid_examples, objective) if learned.history else None
     if weakness is not None and trainer.fabric.is_global_zero:
+        result = f"is right on {score:.0%} of" if objective.is_accuracy else f"has {objective.metric} {score:.2f} on"
         warn_user(
-            f"Task {task.name!r}: the network is right on {accuracy:.0%} of the {len(valid)} validation examples, {weakness}. "
+            f"Task {task.name!r}: the network {result} the {len(valid)} validation examples, {weakness}. "
             "Give more data, train for more epochs or at another learning rate, use a larger network, or check the labels."
         )
     record = TaskRecord(
         name=task.name,
-        classes=classes,
+        classes=targets.outputs,
         class_names=task.class_names,
-        accuracy=accuracy,
+        accuracy=score if objective.is_accuracy else None,
         digest=core.digest(number),
         widths=core.channels.widths(core.tasks[number].units),
         parameters=sum(parameter.numel() for parameter in network.parameters()),
@@ -87,15 +96,29 @@ def learn_task(
         pictures=None if train.images is None else train.images.preprocessing(),
         history=tuple(learned.history),
         seconds=_add_up_seconds(learned),
+        target_kind=targets.kind,
+        flat=targets.flat,
+        metric=objective.metric,
+        score=score,
         **_fields(learned.analysis),
     )
     records = {**state.records, task.name: record}
     if state.method.forgets:
         records = {name: replace(old, digest=core.digest(n)) for n, (name, old) in enumerate(records.items())}
     data = {**state.data, task.name: (train, valid)} if state.method.needs_data else state.data
-    new = replace(state, core=core, records=records, data=data).with_networks_of(state)
+    objectives = {**state.objectives, task.name: objective}
+    new = replace(state, core=core, records=records, data=data, objectives=objectives).with_networks_of(state)
     new.networks[task.name] = network
     return new
+
+
+def _get_objectives(state: State, recipe: Recipe, seed: int) -> tuple[Objective, ...]:
+    """What earlier tasks were trained for; where a method trains them again, with this recipe. Its own weights fit one task."""
+    recipe = recipe if recipe.class_weights == "balanced" else replace(recipe, class_weights=None)
+    objectives = {name: state.objective(name) for name in state.records}
+    if state.method.needs_data:
+        objectives = {n: add_recipe(objective, recipe, state.data[n][0], seed) for n, objective in objectives.items()}
+    return tuple(objectives.values())
 
 
 def _choose_recipe(train: Data, valid: Data, pretrained: bool) -> Recipe:
@@ -160,9 +183,17 @@ def _measure_inputs(
     What is read for it is also kept in the examples.
     """
     train, valid = (_sample(queries, network, data, task.trainer.seed) for data in (task.train, task.valid))
-    signature = make_signature(train_examples.keep(train), task.classes)
+    kind = task.objective.targets.kind
+    signature = make_signature(_describe_inputs(train_examples.keep(train), kind), task.classes)
     bounds = estimate_bounds((x for x, _, _ in valid_examples.keep(valid)), signature) if signature else {}
     return signature | bounds
+
+
+def _describe_inputs(batches: Iterator[Sampled], kind: TargetKind) -> Iterator[Sampled]:
+    """Inputs with their classes, all the same where the task has none, and the confidence of the network's outputs."""
+    for x, y, outputs in batches:
+        classes = y if kind == "classes" else torch.zeros(len(y), dtype=torch.int64)
+        yield x, classes, ANSWERS[kind].energy(outputs)
 
 
 def _sample(queries: Queries, network: nn.Module, data: Data, seed: int) -> Iterator[Sampled]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
+from ..data.targets import TargetKind
 from ..errors import ConfigError
 from ..structure.channels import Channels
 from .analysis import Analysis
@@ -35,9 +36,19 @@ class Method(ABC):
 
     forgets: ClassVar[bool] = False  # whether learning a task may change the networks of earlier ones
     needs_data: ClassVar[bool] = False  # whether learning a task needs the data of earlier ones
+    target_kinds: ClassVar[Sequence[TargetKind]] = ("classes",)  # what its tasks may predict: "classes", "labels", "values"
 
     def check(self, channels: Channels) -> None:  # noqa: B027  # most methods fit every model
         """Raise ConfigError if these hyperparameters do not fit the model. The default accepts every model."""
+
+    def check_target(self, task: str, kind: TargetKind) -> None:
+        """Raise ConfigError if tasks that predict this are not among those that the method can learn."""
+        if kind not in self.target_kinds:
+            name = type(self).__name__
+            raise ConfigError(
+                f"Task {task!r} predicts {kind}, but {name} learns tasks of {' and '.join(self.target_kinds)}. "
+                f"Use another method, or declare {name}.target_kinds if it serves them."
+            )
 
     def plan(self, recipe: Recipe, tasks_before: int) -> dict[str, int]:
         """The epochs of every phase of learning a task after `tasks_before` others."""

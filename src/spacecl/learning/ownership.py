@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from typing_extensions import TypedDict
 
+from ..data.targets import Scaling
 from ..structure.channels import Channels, Tensors
 from ..structure.graph import module_of
 
@@ -26,6 +27,7 @@ class CommittedTask:
     units: Tensor  # (units,) booleans: the units of its network
     private: Tensors  # norms and head, and whatever else belongs to it alone
     signature: Tensors = field(default_factory=dict)  # statistics of its inputs, for task inference; empty if it has none
+    scaling: Scaling | None = None  # of the values that it predicts: its head learns them without their mean and scale
 
 
 class LayerCapacity(TypedDict):

@@ -23,20 +23,20 @@ class Phase:
     generators: list[torch.Generator]  # of the order of the examples
     history: list[Epoch] = field(default_factory=list)
     best: dict[str, Tensor] | None = None  # the tensors of the best epoch so far
-    highest: float = float("-inf")  # its validation accuracy
+    highest: float = float("-inf")  # its validation score
     average: dict[str, Tensor] | None = None  # the mean of the tensors after each of the last epochs so far
     done: bool = False
 
     @property
-    def accuracy(self) -> float:
-        """The validation accuracy of the last epoch."""
-        return self.history[-1]["accuracy"] if self.history else float("nan")
+    def score(self) -> float:
+        """The validation score of the last epoch."""
+        return self.history[-1]["score"] if self.history else float("nan")
 
     def finish_epoch(self, row: Epoch, recipe: Recipe) -> None:
         """Record an epoch, and its weights as the recipe keeps them: if they are the best so far, or in the average."""
         self.history.append(row)
-        if recipe.keep == "best" and row["accuracy"] >= self.highest:
-            self.highest = row["accuracy"]
+        if recipe.keep == "best" and row["score"] >= self.highest:
+            self.highest = row["score"]
             self.best = {name: tensor.clone() for name, tensor in named_tensors(self.module).items()}
         count = len(self.history) - recipe.epochs + max(1, recipe.epochs // 4)  # epochs in the average, this one included
         if recipe.keep == "average" and count >= 1:

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from ..data.images import Preprocessing
 from ..data.query_inputs import Query, read_batches, read_query
 from ..errors import DataError, TaskError, first_line
-from ..inference.task_inference import Identified, accept_features, extract_features, score_features
+from ..inference.task_inference import Identified, Predictions, accept_features, extract_features, score_features
 from ..structure.calling import Inputs, count_rows, list_tensors, select_rows, split_rows
 from ..structure.memory_format import run_model
+from .objective import ANSWERS
 from .state import State
 
 _ROWS = 1024  # in one forward pass
@@ -35,7 +36,7 @@ class Queries:
         return [self.state.records[name].pictures for name in (self.state.records if tasks is None else tasks)]
 
     def logits(self, x: Query, task: str) -> Tensor:
-        """The outputs of a task's network, (rows, classes)."""
+        """The outputs of a task's network, (rows, outputs)."""
         network = self.state.network(task, self.device)
         batches = read_batches(x, self.state.core.blueprint.example, self._pictures([task]), f"Task {task!r}")
         parts = [self.run(network, batch) for batch in batches]
@@ -50,18 +51,42 @@ class Queries:
         except (IndexError, RuntimeError) as error:  # above all, tokens outside of its vocabulary
             raise DataError(f"The network cannot read these inputs: {first_line(error)}") from error
 
-    def labels(self, x: Inputs, tasks: Sequence[str | None]) -> Tensor:
-        """The label of every row by the network of its task, and -1 where that is None."""
+    def predict(self, x: Query, task: str) -> Tensor:
+        """The class of every row, its labels as zeros and ones, or its values, in the shape that the task was learned with."""
+        return self._to_predictions(self.logits(x, task), task)
+
+    def predict_each(self, x: Inputs, tasks: Sequence[str | None]) -> Predictions:
+        """The prediction for every row by the network of its task.
+
+        One tensor if all tasks predict the same kind and number of things, with -1 for rows without a task, or NaN among
+        values. Otherwise a list with a tensor for every row, and None without a task.
+        """
         rows: dict[str, list[int]] = {}
         for row, name in enumerate(tasks):
             if name is not None:
                 rows.setdefault(name, []).append(row)
-        device = list_tensors(x)[0].device
-        labels = torch.full((count_rows(x),), -1, device=device)
-        for name, numbers in rows.items():
-            index = torch.tensor(numbers, device=device)
-            labels[index] = self.run(self.state.network(name, self.device), select_rows(x, index)).argmax(1)
-        return labels
+        device, count = list_tensors(x)[0].device, count_rows(x)
+        indices = {name: torch.tensor(numbers, device=device) for name, numbers in rows.items()}
+        parts = {
+            name: self._to_predictions(self.run(self.state.network(name, self.device), select_rows(x, index)), name)
+            for name, index in indices.items()
+        }
+        if not parts:
+            return torch.full((count,), -1, device=device)
+        if len({(part.dtype, part.shape[1:]) for part in parts.values()}) > 1:
+            single = {row: part[n] for name, part in parts.items() for n, row in enumerate(rows[name])}
+            return [single.get(row) for row in range(count)]
+        like = next(iter(parts.values()))
+        missing = float("nan") if like.is_floating_point() else -1
+        result = torch.full((count, *like.shape[1:]), missing, dtype=like.dtype, device=device)
+        for name, part in parts.items():
+            result[indices[name]] = part
+        return result
+
+    def _to_predictions(self, outputs: Tensor, task: str) -> Tensor:
+        record = self.state.records[task]
+        predictions = ANSWERS[record.target_kind].predict(outputs)
+        return predictions[:, 0] if record.flat else predictions
 
     def identify(self, x: Inputs, together: bool) -> Identified:
         """The task of every row, or with `together` one task for all rows."""
@@ -111,5 +136,6 @@ class Queries:
         scores = []
         for name, signature in zip(names, signatures):
             changed = self.state.method.forgets  # then outputs are not comparable with those at the time of learning
-            scores.append(score_features(features, signature, None if changed else self.logits(x, name)))
+            answers = ANSWERS[self.state.records[name].target_kind]
+            scores.append(score_features(features, signature, None if changed else answers.energy(self.logits(x, name))))
         return torch.stack(scores, 1)

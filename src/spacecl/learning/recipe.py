@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -14,6 +15,10 @@ from ..validation import is_integer, show
 Schedule = Literal["one-cycle", "cosine", "steps", "plateau", "constant"]
 Milestones = Annotated[
     tuple[Annotated[int, Field(strict=True, ge=1)], ...], Field(strict=False), Description("a list of epochs, from 1")
+]
+ClassWeights = Annotated[
+    Literal["balanced"] | Annotated[tuple[Annotated[float, Field(strict=True, gt=0)], ...], Field(strict=False)],
+    Description("balanced, or a list of numbers above 0"),
 ]
 
 # What Recipe.auto decides by, chosen on the folders of pictures that experiments/few_pictures.py makes.
@@ -63,12 +68,20 @@ class Recipe:
     )
     keep: Literal["best", "last", "average"] = option(
         default="best",
-        help="weights to keep: best, of the epoch with the best validation accuracy; last, of the last epoch; or average, "
+        help="weights to keep: best, of the epoch with the best validation score; last, of the last epoch; or average, "
         "the mean of those after each epoch of the last quarter",
     )
     num_workers: NonNegativeInt = option(
         default=0,
         help="processes that read a dataset, beside the one that trains; the result is the same with any number",
+    )
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = option(
+        default=0.0, help="share of the target that is spread over all classes, or over yes and no of a label; not for values"
+    )
+    class_weights: ClassWeights | None = option(
+        default=None,
+        help="weight of each class in the loss, or of the examples that have a label: balanced, so that rare ones count as "
+        "much as frequent ones, or a number for each; not for values",
     )
     retrain_epochs: NonNegativeInt | None = option(
         default=None,
@@ -77,6 +90,8 @@ class Recipe:
     retrain_lr: PositiveFloat | None = option(default=None, help="learning rate of retraining; None: that of training")
     retrain_schedule: Schedule | None = option(default=None, help="schedule of retraining; None: that of training")
     retrain_milestones: Milestones | None = option(default=None, help="milestones of retraining; None: those of training")
+
+    former_values: ClassVar[Mapping[str, Any]] = {"clip": None, "label_smoothing": 0.0, "class_weights": None}
 
     @staticmethod
     def auto(examples: int, valid: int | None = None, pretrained: bool = False, **options: Any) -> Recipe:

@@ -9,11 +9,13 @@ from typing import Annotated, Any
 from pydantic import AliasChoices, Field
 
 from ..data.images import Preprocessing
+from ..data.targets import TargetKind
 from ..data.task import check_class_names, check_name
 from ..documents import Count, Fraction, NonNegative, Sha256
 from ..errors import DataError, renamed
 from .analysis import LayerSpectrum, Target
-from .checkpoints import Epoch
+from .checkpoints import Epoch, Score
+from .metrics import ACCURACY
 
 
 @dataclass(frozen=True, repr=False)
@@ -21,9 +23,10 @@ class TaskRecord:
     """The result of learning one task. Layers go by their dotted names; all values can be written as JSON."""
 
     name: str
-    classes: Annotated[int, Field(ge=1, lt=2**31)]
+    classes: Annotated[int, Field(ge=1, lt=2**31)]  # or labels, or values
     class_names: tuple[str, ...] | None
-    accuracy: Fraction  # of the committed network, on the validation data
+    score: Score  # of the committed network, on the validation data, by its metric; higher is better
+    accuracy: Fraction | None  # the same, if the metric is accuracy
     digest: Sha256  # of every bit of the task's network
     widths: Mapping[str, Count]  # output channels of each layer in the task's network
     parameters: Count  # of the task's network, its head included
@@ -41,6 +44,9 @@ class TaskRecord:
     pictures: Preprocessing | None = None  # how pictures become inputs, where the task was learned from Images
     seconds: Mapping[str, float] = field(default_factory=dict)  # by phase
     history: tuple[Epoch, ...] = ()  # an entry per epoch
+    target_kind: TargetKind = "classes"  # what the task predicts
+    flat: bool = False  # whether it predicts one value for each example, without a dimension of its own
+    metric: str = ACCURACY  # by which the network was judged
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -51,14 +57,14 @@ class TaskRecord:
 
     @property
     def class_labels(self) -> tuple[str, ...]:
-        """What the classes are called: their numbers, where they have no names."""
+        """What the classes, labels or values are called: their numbers, where they have no names."""
         return self.class_names or tuple(map(str, range(self.classes)))
 
     core_ratio = renamed("core_ratio", "core_explained")
 
     def __repr__(self) -> str:
         return (
-            f"<TaskRecord {self.name!r} classes={self.classes} accuracy={self.accuracy:.4f} "
+            f"<TaskRecord {self.name!r} {self.target_kind}={self.classes} {self.metric}={self.score:.4f} "
             f"parameters={self.parameters} size={self.size:.3f}>"
         )
 

@@ -12,6 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from ..data.images import Preprocessing
+from ..data.targets import Scaling
 from ..documents import RESTORE
 from ..errors import DataError, SpaceError, StoreError
 from ..inference.task_inference import find_signature_problems
@@ -85,6 +86,8 @@ def to_files(core: Core, records: Iterable[TaskRecord]) -> tuple[dict[str, Any],
     for number, task in enumerate(core.tasks):
         shared[f"keep.{number}"] = task.units
         shared |= {f"signature.{number}.{name}": tensor for name, tensor in task.signature.items()}
+        if task.scaling is not None:
+            shared |= {f"scaling.{number}.mean": task.scaling.mean, f"scaling.{number}.scale": task.scaling.scale}
     private = {f"task {number}": task.private for number, task in enumerate(core.tasks)}
     return body, {"core": shared | _name_example(blueprint.example), **private}
 
@@ -146,6 +149,7 @@ def from_files(
             units=masks[str(number)],
             private=_get_file(files, f"task {number}", folder),
             signature=select_prefix(tensors, f"signature.{number}"),
+            scaling=_read_scaling(select_prefix(tensors, f"scaling.{number}"), body.tasks[number], folder),
         )
         for number in numbers
     ]
@@ -163,6 +167,19 @@ def from_files(
     elif core.tasks and not body.pretrained:  # version 0.1 did not save these values: free channels are newly drawn
         core = replace(core, blueprint=replace(core.blueprint, given_units=torch.zeros_like(core.committed_units)))
     return core, {record.name: record for record in body.tasks}
+
+
+def _read_scaling(tensors: Tensors, record: TaskRecord, folder: object) -> Scaling | None:
+    """The mean and scale of a task's values; None if it predicts something else."""
+    if record.target_kind != "values" and not tensors:
+        return None
+    where, problems = f"scaling of task {record.name!r}", []
+    for name in ("mean", "scale"):
+        tensor = tensors.get(name, torch.zeros(0))
+        problems += _compare(f"{where}, {name}", tensor, torch.float64, (record.classes,))
+        problems += [] if bool(torch.isfinite(tensor).all()) else [f"{where}, {name} is not finite"]
+    _refuse(problems, folder)
+    return Scaling(tensors["mean"], tensors["scale"])
 
 
 def initial_tensors(files: Mapping[str, Tensors], model: nn.Module, folder: object) -> Tensors:

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from ..data.targets import Targets
 from ..data.task_data import Data
 from ..errors import TaskError
 from ..validation import show
 from .core import Core
 from .method import Method
+from .objective import Objective
 from .record import TaskRecord
 
 
@@ -28,6 +30,7 @@ class State:
     core: Core
     records: Mapping[str, TaskRecord] = field(default_factory=dict)  # in the order of learning
     data: Mapping[str, tuple[Data, Data]] = field(default_factory=dict)  # of learned tasks, for a method that needs them
+    objectives: Mapping[str, Objective] = field(default_factory=dict)  # of tasks whose data this process has seen
     # Built on demand from this core, and gone with it: `dataclasses.replace` begins with none.
     networks: dict[str, nn.Module] = field(default_factory=dict, init=False)
 
@@ -46,6 +49,12 @@ class State:
         if not isinstance(task, str) or task not in self.networks:
             return self.networks.setdefault(task, self.core.network(self.number(task)).to(device))
         return self.networks[task]
+
+    def objective(self, task: str) -> Objective:
+        """What a task's network was trained for. A loss or metric of the user's own is unknown in another process."""
+        number, record = self.number(task), self.records[task]
+        targets = Targets(record.target_kind, record.classes, record.flat)
+        return self.objectives.get(task, Objective(targets, self.core.tasks[number].scaling))
 
     def with_networks_of(self, other: State) -> State:
         """Take over the networks of another state that are the same to the bit, by their digests; returns this state."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..data.images import augment
@@ -22,6 +21,7 @@ from ..structure.memory_format import protect_gradients, run_model, set_memory_f
 from .checkpoints import Checkpointer, Epoch
 from .distributed import all_sum, shards
 from .freezing import make_freeze_hook
+from .objective import Objective
 from .optimizers import clip_gradients, make_optimizer, make_schedule
 from .phase import Phase
 from .recipe import Recipe
@@ -29,15 +29,15 @@ from .recipe import Recipe
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-Loss = Callable[[nn.Module, Inputs, Tensor], Tensor]  # of the module, inputs and labels
+Loss = Callable[[nn.Module, Inputs, Tensor], Tensor]  # of the module, inputs and targets
 MakeLoss = Callable[[nn.Module], Loss]  # a loss that refers to parameters of the module, which is on its device by then
 Penalty = Callable[[nn.Module], Tensor]  # of the module's parameters, added to the loss
-Validate = Callable[[nn.Module], tuple[float, float]]  # accuracy and loss
+Validate = Callable[[nn.Module], tuple[float, float]]  # score and loss
 
 
 @dataclass(frozen=True)
 class Trainer:
-    """What every phase of learning a task shares: devices, recipe, seed, progress bars and checkpoints."""
+    """What every phase of learning a task shares: objective, devices, recipe, seed, progress bars and checkpoints."""
 
     fabric: Fabric
     recipe: Recipe = field(default_factory=Recipe)
@@ -47,6 +47,11 @@ class Trainer:
     progress: Progress = None
     checkpointer: Checkpointer | None = None
     on_epoch: Callable[[Epoch], None] | None = None
+    objective: Objective = field(default_factory=Objective)
+
+    def loss(self, module: nn.Module, x: Inputs, y: Tensor) -> Tensor:
+        """The loss of the task on a batch."""
+        return self.objective.loss(call_model(module, x), y)
 
     def fit(
         self,
@@ -67,9 +72,9 @@ class Trainer:
         """Train a module in place and return an entry per epoch.
 
         `freeze` has masks of positions that may not change, by tensor name. `make_loss(module)` returns the loss, by
-        default cross-entropy. `penalty(module)`, if given, is added to it in every step. Parameters in `no_decay` have no
+        default that of the task. `penalty(module)`, if given, is added to it in every step. Parameters in `no_decay` have no
         weight decay. `before_step` runs when gradients are available, before they are clipped; `after_step` when the optimizer
-        has changed the parameters. `validate` returns the accuracy and loss by which the best epoch is chosen, by default
+        has changed the parameters. `validate` returns the score and loss by which the best epoch is chosen, by default
         those on `valid`.
 
         With a checkpointer, every finished epoch is saved, and the same call in another process resumes after the last
@@ -84,7 +89,7 @@ class Trainer:
         optimizer = make_optimizer(recipe, module, no_decay)
         wrapped, stepper = fabric.setup(module, optimizer)
         restore_frozen = make_freeze_hook(module, freeze or {})
-        loss = cross_entropy if make_loss is None else make_loss(module)
+        loss = self.loss if make_loss is None else make_loss(module)
         order = torch.Generator().manual_seed(self.seed)
         state = Phase(module, optimizer, make_schedule(recipe, optimizer, steps), [order, *train.generators()])
         saved = self.checkpointer.load(phase) if self.checkpointer is not None else None
@@ -100,7 +105,8 @@ class Trainer:
         title = f"{self.title} {phase}".strip()
         progress = self.progress if fabric.is_global_zero else False
         started = time.perf_counter()  # an epoch's seconds are all since the one before, saving the checkpoint included
-        with track(title, recipe.epochs * steps, progress, done=len(state.history) * steps) as advance:
+        metric = self.objective.metric
+        with track(title, recipe.epochs * steps, progress, done=len(state.history) * steps, metric=metric) as advance:
             while not state.done and len(state.history) < recipe.epochs:
                 epoch = len(state.history) + 1
                 total, count = torch.zeros((), device=fabric.device), 0
@@ -127,7 +133,7 @@ class Trainer:
                         state.schedule.step()
                     total += value.detach() * len(y)
                     count += len(y)
-                    advance(f"epoch {epoch}/{recipe.epochs}", value.detach(), state.accuracy)
+                    advance(f"epoch {epoch}/{recipe.epochs}", value.detach(), state.score)
                 mean = float(all_sum(fabric, total)) / float(all_sum(fabric, torch.tensor(float(count))))
                 if not math.isfinite(mean) or not all(bool(torch.isfinite(p).all()) for p in module.parameters()):
                     raise TrainingError(
@@ -136,9 +142,9 @@ class Trainer:
                         f"Lower the learning rate (lr={recipe.lr}) or check the scale of the inputs."
                     )
                 if validate is not None:
-                    accuracy, error = validate(module)
+                    score, error = validate(module)
                 else:
-                    accuracy, error = evaluate_with_loss(module, valid, fabric, self.channels_last)
+                    score, error = evaluate_with_loss(module, valid, fabric, self.channels_last, self.objective)
                 rate = optimizer.param_groups[0]["lr"]
                 if recipe.schedule == "plateau":
                     state.schedule.step(error)  # type: ignore[call-arg,arg-type]
@@ -148,7 +154,8 @@ class Trainer:
                     phase=phase,
                     epoch=epoch,
                     loss=mean,
-                    accuracy=accuracy,
+                    score=score,
+                    **({"accuracy": score} if self.objective.is_accuracy else {}),  # type: ignore[typeddict-item]
                     valid_loss=error,
                     lr=float(rate),
                     seconds=now - started,
@@ -190,33 +197,43 @@ def _augment(x: Inputs, recipe: Recipe, title: str) -> Inputs:
     return augment(x, recipe.augment)
 
 
-def cross_entropy(module: nn.Module, x: Inputs, y: Tensor) -> Tensor:
-    return F.cross_entropy(call_model(module, x), y)
-
-
-def evaluate(module: nn.Module, data: Data, fabric: Fabric, channels_last: bool = False) -> float:
-    """The accuracy of a module in eval mode, from 0 to 1."""
-    return evaluate_with_loss(module, data, fabric, channels_last)[0]
+def evaluate(
+    module: nn.Module, data: Data, fabric: Fabric, channels_last: bool = False, objective: Objective | None = None
+) -> float:
+    """The score of a module in eval mode, by the metric of its task; by default accuracy, from 0 to 1."""
+    return evaluate_with_loss(module, data, fabric, channels_last, objective)[0]
 
 
 @torch.no_grad()
 def evaluate_with_loss(
-    module: nn.Module, data: Data, fabric: Fabric, channels_last: bool = False, classes: slice = slice(None)
+    module: nn.Module,
+    data: Data,
+    fabric: Fabric,
+    channels_last: bool = False,
+    objective: Objective | None = None,
+    outputs: slice = slice(None),
 ) -> tuple[float, float]:
-    """The accuracy of a module in eval mode, from 0 to 1, and its mean cross-entropy.
+    """The score of a module in eval mode, by the metric of its task, and its mean loss; by default of classes.
 
-    `classes` selects the outputs of the module that belong to the labels, if not all do.
+    `outputs` selects those of the module that belong to the task, if not all do. Of several processes each counts its share
+    of correct classes; any other metric needs all answers, so each process computes it from all data.
     """
-    training = module.training
+    objective = Objective() if objective is None else objective
+    training, world = module.training, fabric.world_size if objective.is_accuracy else 1
     module.eval()
-    sums = torch.zeros(3, dtype=torch.float64)  # right labels, cross-entropy, examples
+    sums = torch.zeros(3, dtype=torch.float64)  # correct classes, loss, examples
+    collected: list[tuple[Tensor, Tensor]] = []  # outputs and targets, for metrics other than accuracy
     for number, (x, y) in enumerate(data.batches(256)):
-        if number % fabric.world_size == fabric.global_rank:
-            logits = run_model(module, data.finish(move_tensors(x, fabric.device)), channels_last)[:, classes].float()
-            y = y.to(logits.device, torch.int64)
-            right, error = (logits.argmax(1) == y).sum(), F.cross_entropy(logits, y, reduction="sum")
-            count = torch.tensor(float(len(y)), device=right.device)
-            sums += torch.stack([right.double(), error.double(), count.double()]).cpu()
+        if number % world == fabric.global_rank % world:
+            answers = run_model(module, data.finish(move_tensors(x, fabric.device)), channels_last)[:, outputs].float()
+            y = objective.prepare(y.to(answers.device))
+            error = objective.loss_of_prepared(answers, y, reduction="sum")
+            right = (answers.argmax(1) == y).sum() if objective.is_accuracy else torch.zeros_like(error)
+            count = torch.tensor(float(len(y)), device=error.device)
+            sums += torch.stack([part.cpu().double() for part in (right, error, count)])
+            if not objective.is_accuracy:
+                collected.append((answers.cpu(), y.cpu()))
     module.train(training)
-    sums = all_sum(fabric, sums)
-    return float(sums[0] / sums[2]), float(sums[1] / sums[2])
+    sums = all_sum(fabric, sums) if objective.is_accuracy else sums
+    score = float(sums[0] / sums[2]) if objective.is_accuracy else objective.score(*map(torch.cat, zip(*collected)))
+    return score, float(sums[1] / sums[2])

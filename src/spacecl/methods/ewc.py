@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..data.targets import TARGET_KINDS, TargetKind
 from ..errors import TrainingError
 from ..learning.context import TaskContext
 from ..learning.core import Core
 from ..learning.distributed import all_sum
 from ..learning.method import Learned, Method
-from ..learning.trainer import Loss, cross_entropy
+from ..learning.trainer import Loss
 from ..options import NonNegativeFloat, PositiveInt, option, options
 from ..structure.calling import Inputs, split_rows
 from ..structure.channels import Tensors
@@ -38,12 +38,13 @@ class EWC(Method):
     samples: PositiveInt = option(default=1000, help="training examples on which the Fisher information is estimated")
 
     forgets: ClassVar[bool] = True
+    target_kinds: ClassVar[Sequence[TargetKind]] = TARGET_KINDS
 
     def learn(self, core: Core, task: TaskContext) -> Learned:
         module = core.blueprint.build(core.initial_tensors(task.classes))
 
         def make_loss(module: nn.Module) -> Loss:
-            return self._make_loss(module, core.memory) if core.tasks else cross_entropy
+            return self._make_loss(module, core.memory, task.loss) if core.tasks else task.loss
 
         try:
             history = task.trainer.fit(module, task.train, task.valid, make_loss=make_loss)
@@ -56,8 +57,8 @@ class EWC(Method):
         learned = replace(learned, memory=self._update_memory(core.memory, module, learned, task))
         return Learned(learned, history, seconds={"fisher": time.perf_counter() - started})
 
-    def _make_loss(self, module: nn.Module, memory: Mapping[str, Tensor]) -> Loss:
-        """Cross-entropy plus the penalty on the parameters of a module."""
+    def _make_loss(self, module: nn.Module, memory: Mapping[str, Tensor], task_loss: Loss) -> Loss:
+        """The task's loss plus the penalty on the parameters of a module."""
         anchored = [
             (parameter, memory[f"importance.{name}"].to(parameter), memory[f"anchor.{name}"].to(parameter))
             for name, parameter in module.named_parameters()
@@ -66,7 +67,7 @@ class EWC(Method):
 
         def loss(wrapped: nn.Module, x: Inputs, y: Tensor) -> Tensor:
             penalty = sum(((importance * (p - anchor).square()).sum() for p, importance, anchor in anchored), torch.zeros(()))
-            return cross_entropy(wrapped, x, y) + self.strength / 2 * penalty.to(y.device)
+            return task_loss(wrapped, x, y) + self.strength / 2 * penalty.to(y.device)
 
         return loss
 
@@ -95,9 +96,9 @@ def estimate_fisher(module: nn.Module, names: Collection[str], task: TaskContext
     for batch in task.examples(samples):
         for x in split_rows(batch, 1):
             with protect_gradients(module):
-                logits = run_model(module, x).float()
-                y = torch.multinomial(logits.detach().softmax(1).cpu(), 1, generator=labels)[:, 0].to(logits.device)
-                gradients = torch.autograd.grad(F.cross_entropy(logits, y), list(parameters.values()), allow_unused=True)
+                outputs = run_model(module, x).float()
+                slope = task.objective.sample_gradient(outputs, labels)  # of -log p(y | x), y drawn
+                gradients = torch.autograd.grad(outputs, list(parameters.values()), slope, allow_unused=True)
             for square, gradient in zip(squares.values(), gradients):
                 if gradient is not None:
                     square += gradient.square()

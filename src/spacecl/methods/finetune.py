@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
+from ..data.targets import TARGET_KINDS, TargetKind
 from ..learning.context import TaskContext
 from ..learning.core import Core
 from ..learning.method import Learned, Method
@@ -19,6 +21,7 @@ class FineTune(Method):
     """
 
     forgets: ClassVar[bool] = True
+    target_kinds: ClassVar[Sequence[TargetKind]] = TARGET_KINDS
 
     def learn(self, core: Core, task: TaskContext) -> Learned:
         module = core.blueprint.build(core.initial_tensors(task.classes))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from ..data.targets import TARGET_KINDS, TargetKind
 from ..learning.context import TaskContext
 from ..learning.core import Core
 from ..learning.method import Learned, Method
-from ..learning.trainer import Loss, cross_entropy
+from ..learning.trainer import Loss
 from ..options import NonNegativeFloat, option, options
 from ..structure.calling import find_scores
 from ..structure.channels import Channels
@@ -36,6 +38,8 @@ class HAT(Method):
         help="learning rate of the gates, which learn by plain gradient descent whatever the optimizer of the weights",
     )
 
+    target_kinds: ClassVar[Sequence[TargetKind]] = TARGET_KINDS
+
     def learn(self, core: Core, task: TaskContext) -> Learned:
         trainer, channels = task.trainer, core.channels
         backbone = core.blueprint.build(core.initial_tensors(task.classes))
@@ -45,7 +49,7 @@ class HAT(Method):
 
         def make_loss(module: nn.Module) -> Loss:
             unused = free.to(trainer.fabric.device)
-            return lambda wrapped, x, y: cross_entropy(wrapped, x, y) + self.compressibility * gated.cost(unused)
+            return lambda wrapped, x, y: task.loss(wrapped, x, y) + self.compressibility * gated.cost(unused)
 
         def before_step() -> None:
             gated.compensate_gradient()

@@ -7,15 +7,16 @@ from dataclasses import replace
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..data.targets import TARGET_KINDS, TargetKind
 from ..data.task import Batch
 from ..data.task_data import Data
 from ..errors import DataError
 from ..learning.context import TaskContext
 from ..learning.core import Core
 from ..learning.method import Learned, Method
+from ..learning.objective import Objective
 from ..learning.trainer import Loss, evaluate_with_loss
 from ..options import options
 from ..structure.calling import Inputs, call_model, concatenate_rows
@@ -33,11 +34,13 @@ class Joint(Method):
     """
 
     forgets: ClassVar[bool] = True
+    target_kinds: ClassVar[Sequence[TargetKind]] = TARGET_KINDS
     needs_data: ClassVar[bool] = True
 
     def learn(self, core: Core, task: TaskContext) -> Learned:
         blueprint, trainer = core.blueprint, task.trainer
         parts = [*task.earlier, (task.train, task.valid)]
+        objectives = [*task.earlier_objectives, task.objective]
         sizes = [*core.classes, task.classes]
         ends = torch.tensor(sizes).cumsum(0).tolist()
         spans = [slice(end - size, end) for end, size in zip(ends, sizes)]
@@ -46,39 +49,44 @@ class Joint(Method):
         module = blueprint.build(initial | blueprint.new_head(blueprint.tensors(), sum(sizes)))
 
         def make_loss(module: nn.Module) -> Loss:
-            same_task = torch.block_diag(*(torch.ones(size, size) for size in sizes)).bool().to(trainer.fabric.device)
-
-            def loss(wrapped: nn.Module, x: Inputs, y: Tensor) -> Tensor:
-                return F.cross_entropy(call_model(wrapped, x).masked_fill(~same_task[y], float("-inf")), y)
-
             return loss
+
+        def loss(wrapped: nn.Module, x: Inputs, y: Tensor) -> Tensor:
+            outputs, value = call_model(wrapped, x), torch.zeros((), device=y.device)
+            for number, (objective, span) in enumerate(zip(objectives, spans)):
+                rows = y[:, 0] == number
+                if bool(rows.any()):
+                    own = objective.loss_of_prepared(outputs[rows, span], _unpack(y[rows, 1:], objective))
+                    value = value + rows.float().mean() * own
+            return value
 
         def validate(module: nn.Module) -> tuple[float, float]:
             scores = [
-                evaluate_with_loss(module, valid, trainer.fabric, trainer.channels_last, span)
-                for (_, valid), span in zip(parts, spans)
+                evaluate_with_loss(module, valid, trainer.fabric, trainer.channels_last, objective, span)
+                for (_, valid), objective, span in zip(parts, objectives, spans)
             ]
             counts = [len(valid) for _, valid in parts]
-            accuracy, error = (sum(n * value for n, value in zip(counts, values)) / sum(counts) for values in zip(*scores))
-            return accuracy, error
+            score, error = (sum(n * value for n, value in zip(counts, values)) / sum(counts) for values in zip(*scores))
+            return score, error
 
-        pool = Pool([train for train, _ in parts], [span.start for span in spans])
+        pool = Pool([train for train, _ in parts], objectives)
         history = trainer.fit(module, pool, task.valid, make_loss=make_loss, validate=validate)
         learned = core.replace_weights(blueprint.extract_tensors(module), joint=True)
         return Learned(replace(learned, memory=dict(initial)), history)
 
 
 class Pool:
-    """The examples of several tasks, mixed; the labels of each task follow those of the one before."""
+    """The examples of several tasks, mixed. Each row of targets begins with the number of its task; zeros fill short ones."""
 
-    def __init__(self, parts: Sequence[Data], first_labels: Sequence[int]):
+    def __init__(self, parts: Sequence[Data], objectives: Sequence[Objective]):
         loaders = [part.what for part in parts if part.loader is not None]
         if loaders:
             raise DataError(
                 f"{'; '.join(loaders)}: joint training mixes the examples of all tasks, which it cannot do with a DataLoader. "
                 "Give tensors, Images or the Dataset itself."
             )
-        self.parts, self.first_labels = parts, first_labels
+        self.parts, self.objectives = parts, objectives
+        self.width = max(_width(objective) for objective in objectives)
 
     def __len__(self) -> int:
         return sum(len(part) for part in self.parts)
@@ -99,5 +107,18 @@ class Pool:
             batches = []
             for number in which[rows].unique().tolist():
                 x, y = self.parts[number].rows(where[rows[which[rows] == number]])
-                batches.append((self.parts[number].finish(x), y.to(torch.int64) + self.first_labels[number]))
+                packed = torch.zeros(len(y), 1 + self.width)
+                packed[:, 0] = number
+                packed[:, 1 : 1 + _width(self.objectives[number])] = self.objectives[number].prepare(y).reshape(len(y), -1)
+                batches.append((self.parts[number].finish(x), packed))
             yield concatenate_rows([x for x, _ in batches]), torch.cat([y for _, y in batches])
+
+
+def _width(objective: Objective) -> int:
+    """How many numbers a target has."""
+    return 1 if objective.targets.kind == "classes" else objective.targets.outputs
+
+
+def _unpack(targets: Tensor, objective: Objective) -> Tensor:
+    """The prepared targets of one task in rows of a pool."""
+    return targets[:, 0].long() if objective.targets.kind == "classes" else targets[:, : _width(objective)]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..data.targets import TARGET_KINDS, TargetKind
 from ..learning.context import TaskContext
 from ..learning.core import Core
-from ..learning.distillation import distillation_loss
 from ..learning.method import Learned, Method
 from ..learning.recipe import Recipe
 from ..learning.trainer import Loss, evaluate_with_loss
@@ -23,8 +23,8 @@ from ..structure.memory_format import run_model
 class LwF(Method):
     """Train the new head alone at first, then all weights and heads, while outputs of earlier heads are distilled.
 
-    The loss is cross-entropy on the new task plus, for every earlier task, the divergence between the outputs of its head
-    before training and now, both softened by a temperature. Norms are shared.
+    The loss is that of the new task plus, for every earlier task, the divergence between the outputs of its head before
+    training and now, both softened by a temperature (values are not). Norms are shared.
 
     >>> LwF(temperature=2.0).warmup
     5
@@ -37,6 +37,7 @@ class LwF(Method):
     )
 
     forgets: ClassVar[bool] = True
+    target_kinds: ClassVar[Sequence[TargetKind]] = TARGET_KINDS
 
     def plan(self, recipe: Recipe, tasks_before: int) -> dict[str, int]:
         warmup = min(self.warmup, recipe.epochs // 2) if tasks_before else 0  # the first task has nothing to preserve
@@ -71,14 +72,16 @@ class LwF(Method):
         def loss(wrapped: nn.Module, x: Inputs, y: Tensor) -> Tensor:
             with torch.no_grad():
                 targets = run_model(teacher, x)
-            logits = call_model(wrapped, x)
-            value = F.cross_entropy(logits[:, earlier:], y)
-            for target, output in zip(targets.split(core.classes, 1), logits[:, :earlier].split(core.classes, 1)):
-                value = value + self.strength * distillation_loss(output, target, self.temperature)
+            outputs = call_model(wrapped, x)
+            value = task.objective.loss(outputs[:, earlier:], y)
+            parts = zip(task.earlier_objectives, outputs[:, :earlier].split(core.classes, 1), targets.split(core.classes, 1))
+            for objective, output, target in parts:
+                value = value + self.strength * objective.answers.divergence(output, target, self.temperature)
             return value
 
         def validate(module: nn.Module) -> tuple[float, float]:
-            return evaluate_with_loss(module, task.valid, trainer.fabric, trainer.channels_last, slice(earlier, None))
+            own = slice(earlier, None)
+            return evaluate_with_loss(module, task.valid, trainer.fabric, trainer.channels_last, task.objective, own)
 
         recipe = trainer.recipe.over(plan["train"])
         history += trainer.fit(module, task.train, task.valid, recipe=recipe, make_loss=make_loss, validate=validate)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from ..data.targets import TARGET_KINDS, TargetKind
 from ..errors import FullError
 from ..learning.context import TaskContext
 from ..learning.core import Core
@@ -34,6 +36,8 @@ class PackNet(Method):
     prune: Annotated[float, Field(gt=0, lt=1)] = option(
         default=0.75, help="fraction of the free weights that is pruned and left to later tasks, per layer"
     )
+
+    target_kinds: ClassVar[Sequence[TargetKind]] = TARGET_KINDS
 
     def plan(self, recipe: Recipe, tasks_before: int) -> dict[str, int]:
         return {"train": recipe.epochs, "retrain": recipe.for_retraining().epochs}

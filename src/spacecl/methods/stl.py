@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import ClassVar
 
+from ..data.targets import TARGET_KINDS, TargetKind
 from ..learning.context import TaskContext
 from ..learning.core import Core
 from ..learning.method import Learned, Method
@@ -18,6 +21,8 @@ class STL(Method):
     >>> STL().forgets
     False
     """
+
+    target_kinds: ClassVar[Sequence[TargetKind]] = TARGET_KINDS
 
     def learn(self, core: Core, task: TaskContext) -> Learned:
         blueprint, channels = core.blueprint, core.channels

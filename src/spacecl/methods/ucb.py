@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, ClassVar
 
@@ -13,6 +13,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from ..data.targets import TARGET_KINDS, TargetKind
 from ..learning.context import TaskContext
 from ..learning.core import Core
 from ..learning.method import Learned, Method
@@ -25,7 +26,7 @@ from ..structure.calling import Inputs, call_model, find_scores
 class UCB(Method):
     """Learn a mean and a deviation for every weight; after the first task, a mean's rate is scaled by its deviation.
 
-    The loss is that of Bayes by Backprop: cross-entropy on sampled weights plus, per training example, the divergence from
+    The loss is that of Bayes by Backprop: the task's on sampled weights plus, per training example, the divergence from
     a prior that mixes a wide and a narrow normal distribution. Predictions use the means.
 
     >>> UCB(samples=2).rho
@@ -44,6 +45,7 @@ class UCB(Method):
     )
 
     forgets: ClassVar[bool] = True
+    target_kinds: ClassVar[Sequence[TargetKind]] = TARGET_KINDS
 
     def learn(self, core: Core, task: TaskContext) -> Learned:
         backbone = core.blueprint.build(core.initial_tensors(task.classes))
@@ -59,9 +61,9 @@ class UCB(Method):
             return loss
 
         def loss(wrapped: nn.Module, x: Inputs, y: Tensor) -> Tensor:
-            logits = call_model(wrapped, x).flatten(0, 1)  # (samples * rows, classes)
+            outputs = call_model(wrapped, x).flatten(0, 1)  # (samples * rows, outputs)
             divergence = self.kl / len(task.train) * self._divergence(bayesian)
-            return F.cross_entropy(logits, y.repeat(self.samples)) + divergence
+            return task.objective.loss(outputs, y.repeat(self.samples, *[1] * (y.dim() - 1))) + divergence
 
         def before_step() -> None:
             before.update({name: bayesian.mean(name).detach().clone() for name in deviations})
@@ -134,7 +136,7 @@ class Bayesian(nn.Module):
         return F.softplus(self.rhos[self.keys[name]])
 
     def forward(self, *args: Tensor, **kwargs: Tensor) -> Tensor:
-        """Logits of shape (rows, classes), in training (samples, rows, classes)."""
+        """Outputs of shape (rows, outputs), in training (samples, rows, outputs)."""
         if not self.training:
             return find_scores(self.backbone(*args, **kwargs))
         for name, mean in self.means.items():

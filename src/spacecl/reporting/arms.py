@@ -16,6 +16,7 @@ from pathlib import Path
 from ..errors import ConfigError, StoreError
 from ..runs.config import Config, identify_settings
 from ..runs.methods import METHOD_ORDER
+from ..runs.metrics import name_metric
 from ..runs.result import Result, read_result
 from ..runs.run_folder import is_run
 from .labels import list_differences, name_family
@@ -74,8 +75,19 @@ class Comparison:
     arms: tuple[Arm, ...]
 
     @property
+    def metric(self) -> str:
+        """The metric of all tasks; "score" if they have several."""
+        return name_metric(result["metric"] for arm in self.arms for result in arm.results)
+
+    @property
+    def metrics(self) -> list[str]:
+        """The metrics of single tasks."""
+        tasks = (task for arm in self.arms for result in arm.results for task in result["tasks"])
+        return list(dict.fromkeys(task["metric"] for task in tasks))
+
+    @property
     def split(self) -> str:
-        """The data that accuracy was measured on."""
+        """The data that scores were measured on."""
         splits = {arm.config.eval_split for arm in self.arms}
         return {"test": "test", "valid": "validation"}[splits.pop()] if len(splits) == 1 else "test or validation"
 

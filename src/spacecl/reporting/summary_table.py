@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..progress import format_duration
+from ..progress import SHARES, format_duration
 from ..runs.costs import ENERGY_MODEL
 from ..runs.result import Result
 from .arms import Arm, Comparison
 from .energy import BATCH, EnergySource, average_relative_energy, choose_source
 from .page import Table
-from .text import DASH
+from .text import DASH, capitalize
 
 
 @dataclass(frozen=True)
@@ -24,20 +24,22 @@ class Column:
     deviation: bool = True
 
 
-def list_columns(source: EnergySource) -> list[Column]:
+def list_columns(source: EnergySource, metric: str) -> list[Column]:
     """The columns between the method's name and the number of runs."""
+    factor, unit, number = (100, ", %", "{:.2f}".format) if metric in SHARES else (1, "", "{:.4f}".format)
     return [
-        Column("accuracy, %", lambda result: 100 * result["average_accuracy"], "{:.2f}".format),
+        Column(f"{metric}{unit}", lambda result: factor * result["average_score"], number),
         Column("network size", lambda result: result["size"], "{:.3f}".format),
         Column(f"energy / STL ({source})", average_relative_energy(source), "{:.3f}".format),
-        Column("forgetting, %", lambda result: 100 * result["forgetting"], "{:.2f}".format),
+        Column(f"forgetting{unit}", lambda result: factor * result["forgetting"], number),
         Column("training time", _training_seconds, format_duration, deviation=False),
     ]
 
 
-def make_summary_table(arms: Sequence[Arm]) -> Table:
+def make_summary_table(comparison: Comparison) -> Table:
     """The table, with a row for each arm."""
-    columns = list_columns(choose_source(arms))
+    arms = comparison.arms
+    columns = list_columns(choose_source(arms), comparison.metric)
     titles = ["method", *(column.title for column in columns), "runs"]
     rows = [[arm.label, *(_format_cell(arm, column) for column in columns), str(len(arm.results))] for arm in arms]
     return Table("table", "comparison", titles, rows, exact=_make_exact_table(arms, columns))
@@ -47,10 +49,12 @@ def explain_summary_table(comparison: Comparison) -> str:
     """The remarks below the table."""
     arms, source = comparison.arms, choose_source(comparison.arms)
     deviation = "Mean ± standard deviation over seeds. " if max(len(arm.results) for arm in arms) > 1 else ""
+    several = f", a mean over tasks with {', '.join(comparison.metrics)}" if len(comparison.metrics) > 1 else ""
     origin = f"modelled ({ENERGY_MODEL})" if source == "modelled" else f"measured ({', '.join(_list_meters(arms))})"
     return (
-        f"{deviation}Accuracy on {comparison.split} data. Network size: parameters of all tasks' networks together over those "
-        f"of one full backbone. Energy: of one inference at batch {BATCH}, {origin}, over that of the full network, which STL "
+        f"{deviation}{capitalize(comparison.metric)} on {comparison.split} data{several}. Network size: parameters of all "
+        f"tasks' networks together over those of one full backbone. Energy: of one inference at batch {BATCH}, {origin}, over "
+        "that of the full network, which STL "
         "runs; mean over tasks. Training time: of each run, which may have shared the machine with others."
     )
 

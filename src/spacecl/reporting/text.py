@@ -44,3 +44,12 @@ def to_markdown_code(text: str) -> str:
     text = " ".join(to_printable(text).split()).replace("|", "\\|")
     marks = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
     return f"{marks} {text} {marks}" if len(marks) > 1 else f"{marks}{text}{marks}"
+
+
+def capitalize(text: str) -> str:
+    """A text with a capital first letter; the rest stays as it is.
+
+    >>> capitalize("mean average precision"), capitalize("R²")
+    ('Mean average precision', 'R²')
+    """
+    return text[:1].upper() + text[1:]

@@ -8,12 +8,14 @@ from collections.abc import Iterable, Mapping
 from typing_extensions import NotRequired, TypedDict
 
 from .. import store
+from ..data.targets import TargetKind
 from ..errors import StoreError
 from ..learner import Learner
 from ..learning.analysis import LayerSpectrum, Target
 from ..learning.method import name_method
 from ..learning.record import TaskRecord
 from ..learning.saved import SavedLearner
+from ..progress import format_score
 from .open_run import OpenRun
 
 
@@ -24,8 +26,10 @@ class TaskCheck(TypedDict):
     committed: str  # the digest of its commit
     digest: str | None  # of its bytes now; None if they cannot be read
     problem: str | None
-    accuracy: NotRequired[float]  # now, and as the run recorded it; both only if accuracy was measured
+    score: NotRequired[float]  # now, and as the run recorded it; both only if they were measured
     recorded: NotRequired[float]
+    metric: NotRequired[str]
+    accuracy: NotRequired[float]  # the score, if the metric is accuracy
 
 
 class Verification(TypedDict):
@@ -33,7 +37,7 @@ class Verification(TypedDict):
 
     folder: str
     ok: bool
-    measured: bool  # whether accuracy was measured
+    measured: bool  # whether scores were measured
     tasks: list[TaskCheck]
     lost: list[str]  # tasks that the run has recorded and the learner does not have
 
@@ -42,8 +46,11 @@ class TaskSummary(TypedDict):
     """A task that a learner has learned."""
 
     task: str
-    classes: int
-    accuracy: float  # on validation data
+    target_kind: TargetKind  # what it predicts
+    classes: int  # or labels, or values
+    metric: str
+    score: float  # on validation data
+    accuracy: float | None  # the same, if the metric is accuracy
     parameters: int
     size: float  # of all networks up to this one
     widths: dict[str, int]
@@ -93,10 +100,10 @@ class Inspection(TypedDict):
 def verify(
     run: OpenRun, measure: bool = False, data: str | os.PathLike[str] | None = None, tolerance: float = 0.0
 ) -> Verification:
-    """Compare every task's bytes with the digest of its commit and, with `measure`, its accuracy with the recorded one.
+    """Compare every task's bytes with the digest of its commit and, with `measure`, its score with the recorded one.
 
     A task that differs raises no error: `ok` says whether all tasks are as they were, and `problem` what is wrong with one.
-    `tolerance` is by how much accuracy may differ.
+    `tolerance` is by how much a score may differ; of one beyond 1, in proportion to it.
     """
     body, _, errors = store.read_version(run.model, SavedLearner)
     recorded = run.read_records()
@@ -117,10 +124,12 @@ def verify(
         if measure and learner is not None:
             if name not in tasks or known is None:
                 raise StoreError(f"Task {name!r}: {run.folder} has {'no data' if name not in tasks else 'no record'} of it.")
-            accuracy = learner.evaluate(tasks[name].test, name)  # type: ignore[arg-type]
-            check |= {"accuracy": accuracy, "recorded": known.accuracy}
-            if not abs(accuracy - known.accuracy) <= tolerance:
-                problems.append(f"its accuracy is {accuracy:.4%}, but was {known.accuracy:.4%}")
+            score = learner.evaluate(tasks[name].test, name, metric=tasks[name].metric)  # type: ignore[arg-type]
+            check |= {"score": score, "recorded": known.score, "metric": record.metric}
+            check |= {} if record.accuracy is None else {"accuracy": score}
+            if not abs(score - known.score) <= tolerance * max(1.0, abs(known.score)):
+                now, then = (format_score(value, record.metric, 4) for value in (score, known.score))
+                problems.append(f"its {record.metric} is {now}, but was {then}")
         check["problem"] = "; ".join(problems) or None
         checks.append(check)
     names = {record.name for record in body.tasks}
@@ -162,7 +171,10 @@ def _summarize_tasks(records: Iterable[TaskRecord]) -> list[TaskSummary]:
     return [
         {
             "task": record.name,
+            "target_kind": record.target_kind,
             "classes": record.classes,
+            "metric": record.metric,
+            "score": record.score,
             "accuracy": record.accuracy,
             "parameters": record.parameters,
             "size": record.size,

@@ -14,7 +14,7 @@ from ..structure.calling import Inputs
 from .config import Config
 from .costs import count_costs, multiply_adds
 from .inference_accuracy import average_accuracies, evaluate_inference
-from .metrics import average_accuracy, backward_transfer, forgetting
+from .metrics import average_score, backward_transfer, forgetting, name_metric
 from .metrics_log import Journal
 from .result import SCHEMA, InferenceRates, Result, TaskCosts, TaskResult
 
@@ -32,7 +32,7 @@ def build_result(
     `counts` has the number of classes and examples of every task; `example` is an input; `journal` has all tests.
     """
     tests = journal.get_tests()
-    rows = [tests[after]["accuracy"] for after in range(1, len(tasks) + 1)]
+    rows = [tests[after]["score"] for after in range(1, len(tasks) + 1)]
     matrix = [[row.get(task.name) for task in tasks] for row in rows]
     dense = {classes: count_costs(learner.dense(classes), example) for classes in {count["classes"] for count in counts}}
     inferred = evaluate_inference(learner, tasks)
@@ -40,11 +40,11 @@ def build_result(
     for number, (task, count) in enumerate(zip(tasks, counts)):
         network = count_costs(learner.subnet(task.name), example)
         costs: TaskCosts = {"network": network, "dense": dense[count["classes"]].copy()}
-        accuracies = [row[number] for row in matrix]
+        scores = [row[number] for row in matrix]
         seconds = tests[number + 1].get("seconds", 0.0)
-        results.append(
-            _build_task(learner.records[task.name], count, accuracies, costs, inferred.get(task.name), number, seconds)
-        )
+        results.append(_build_task(learner.records[task.name], count, scores, costs, inferred.get(task.name), number, seconds))
+    metric = name_metric(result["metric"] for result in results)
+    is_accuracy = all(result["accuracy"] is not None for result in results)
     full = learner.full()
     phases = sorted({phase for result in results for phase in result["seconds"]})
     seconds_by_phase = {phase: sum(result["seconds"].get(phase, 0.0) for result in results) for phase in phases}
@@ -56,10 +56,13 @@ def build_result(
         "recipe": config.recipe,
         "seed": config.seed,
         "config": config.to_json(),
-        "average_accuracy": average_accuracy(matrix),
+        "metric": metric,
+        "average_score": average_score(matrix),
+        "average_accuracy": average_score(matrix) if is_accuracy else None,
         "backward_transfer": backward_transfer(matrix),
         "forgetting": forgetting(matrix),
-        "accuracy_matrix": matrix,
+        "score_matrix": matrix,
+        "accuracy_matrix": matrix if is_accuracy else None,
         "inferred": average_accuracies(list(inferred.values())),
         "size": learner.size,
         "storage": learner.storage,
@@ -76,18 +79,24 @@ def build_result(
 def _build_task(
     record: TaskRecord,
     count: DataCounts,
-    accuracies: Sequence[float | None],
+    scores: Sequence[float | None],
     costs: TaskCosts,
     inferred: dict[str, InferenceRates] | None,
     number: int,
     test_seconds: float,
 ) -> TaskResult:
-    """The results of one task. `accuracies` are those after every task of the run; `number` counts from 0."""
+    """The results of one task. `scores` are those after every task of the run; `number` counts from 0."""
+    is_accuracy = record.accuracy is not None
     result: Any = {
         "name": record.name,
         **count,
-        "accuracy": accuracies[-1],
-        "accuracy_when_learned": accuracies[number],
+        "target_kind": record.target_kind,
+        "metric": record.metric,
+        "score": scores[-1],
+        "score_when_learned": scores[number],
+        "validation_score": record.score,
+        "accuracy": scores[-1] if is_accuracy else None,
+        "accuracy_when_learned": scores[number] if is_accuracy else None,
         "validation_accuracy": record.accuracy,
         "widths": dict(record.widths),
         "core_explained": dict(record.core_explained),

@@ -52,7 +52,9 @@ class Config:
     )
     seed: Annotated[int, Field(ge=0, lt=2**40)] = option(default=0, help="random seed; the same seed gives the same result")
     tasks: PositiveInt | None = option(default=None, help="learn only the first N tasks")
-    limit: Annotated[int, Field(ge=2)] | None = option(default=None, help="use at most N examples of each class")
+    limit: Annotated[int, Field(ge=2)] | None = option(
+        default=None, help="use at most N examples of each class; of labels or values, in all"
+    )
     order: TaskOrder = option(
         default="given", help="order of the tasks: given, random, or the numbers of some tasks, such as 3,1,2"
     )
@@ -89,6 +91,9 @@ class Config:
         method = get_methods().get(str(settings.get("method", "space")))
         if isinstance(settings.get("options"), Mapping):
             settings["options"] = add_former_values(method, settings["options"])
+        train = settings.get("train")
+        if isinstance(train, Mapping) and train and settings.get("recipe", "fast") != "auto":  # which has all values
+            settings["train"] = add_former_values(Recipe, settings["train"])
         misfits = find_unknown(settings, Config) + ([] if "benchmark" in settings else ["benchmark is missing"])
         if misfits:
             raise StoreError(f"{file} is damaged: {'; '.join(misfits)}. {RESTORE}")

@@ -12,11 +12,13 @@ from torch import Tensor
 
 from ..data.images import Preprocessing, preprocess
 from ..data.pictures import decode_pictures, list_pictures
-from ..data.task import Task
+from ..data.targets import Targets
+from ..data.task import Source, Task
 from ..data.task_data import Data, open_data, prepare_data
 from ..errors import ConfigError, DataError, SpaceError
 from ..export.export import FORMATS, ExportInfo, file_names, open_session, write_index
 from ..learner import Learner
+from ..learning.objective import Objective
 from ..learning.record import TaskRecord
 from ..seeds import task_seed
 from ..structure.calling import Inputs, count_rows
@@ -39,7 +41,7 @@ def export_run(
     """Export the networks of some tasks, or with `tasks=None` of all, with an index.json that lists them.
 
     With `calibrate` the weights and activations of ONNX files become bytes, with ranges found on these inputs: "train", a
-    folder of pictures or an array in a .npy file. Test accuracy is then measured before and after, if there is data.
+    folder of pictures or an array in a .npy file. The test score is then measured before and after, if there is data.
     `out` is a folder or, for a single task, a file; default: `export` in the run's folder.
     """
     learner = run.learner()
@@ -61,12 +63,16 @@ def export_run(
         inputs = None if calibrate is None else _load_calibration(calibrate, streams, learner, name)
         entry = learner.export(name, folder / files[name], format=format, fold=fold, int8=inputs)
         if inputs is not None:
-            entry |= {"calibrated": count_rows(inputs), "accuracy": None, "not_measured": str(problem) if problem else None}
+            entry |= {"calibrated": count_rows(inputs), "metric": learner.records[name].metric, "score": None, "accuracy": None}
+            entry["not_measured"] = str(problem) if problem else None
         if name in streams:
-            stream, session = streams[name], open_session(folder / files[name])
-            before = learner.evaluate(stream.test, name, keys=stream.keys, collate=stream.collate)  # type: ignore[arg-type]
-            after = evaluate_file(session, open_data(stream, "test"))
-            entry["accuracy"] = {"before": before, "after": after}
+            stream, session, record = streams[name], open_session(folder / files[name]), learner.records[name]
+            objective = Objective(Targets(record.target_kind, record.classes, record.flat), own_metric=stream.metric)
+            test: Source = stream.test  # type: ignore[assignment]
+            before = learner.evaluate(test, name, metric=stream.metric, keys=stream.keys, collate=stream.collate)
+            after = evaluate_file(session, open_data(stream, "test"), objective)
+            entry["score"] = {"before": before, "after": after}
+            entry["accuracy"] = entry["score"] if objective.is_accuracy else None
         entries.append(entry)
         print_line(f"{name}: {folder / files[name]}, {entry['bytes']:,} bytes")
     if tasks is None:
@@ -124,10 +130,7 @@ def _get_preprocessing(record: TaskRecord) -> Preprocessing:
     return record.pictures
 
 
-def evaluate_file(network: Callable[[Inputs], Tensor], data: Data) -> float:
-    """The share of labelled data that a network of any kind classifies correctly."""
-    correct, total = 0, 0
-    for x, y in data.batches(256):
-        correct += int((network(data.finish(x)).argmax(1) == y).sum())
-        total += len(y)
-    return correct / total
+def evaluate_file(network: Callable[[Inputs], Tensor], data: Data, objective: Objective) -> float:
+    """The score of a network of any kind on labelled data."""
+    answers = [(network(data.finish(x)), objective.prepare(y)) for x, y in data.batches(256)]
+    return objective.score(*map(torch.cat, zip(*answers)))

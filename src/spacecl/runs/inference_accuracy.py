@@ -10,6 +10,7 @@ import torch
 from ..data.task import Task
 from ..data.task_data import open_data
 from ..learner import Learner
+from ..structure.calling import select_rows
 from .result import InferenceRates, TaskInference
 
 BATCH_ROWS = 64  # rows of one task that are recognised together
@@ -21,7 +22,7 @@ def evaluate_inference(learner: Learner, tasks: Sequence[Task]) -> dict[str, dic
 
     Rows are recognised one by one (`row`), and in batches whose rows are known to be of one task (`batch`). `refused` is the
     share that `identify` would take for inputs of no task; the other shares use the likeliest task in any case. The result is
-    empty for a learner with tasks that have no signature.
+    empty for a learner with tasks that have no signature. Tasks that do not predict classes have no accuracy here.
     """
     names = list(learner.tasks)
     if not all(map(learner.has_signature, names)):
@@ -31,6 +32,7 @@ def evaluate_inference(learner: Learner, tasks: Sequence[Task]) -> dict[str, dic
 
 def _evaluate_task(learner: Learner, task: Task, number: int, names: Sequence[str]) -> dict[str, InferenceRates]:
     data, total = open_data(task, "test"), 0
+    is_accuracy = learner.records[task.name].accuracy is not None
     counts = {how: dict.fromkeys(MEASURES, 0) for how in ("row", "batch")}
     for x, y in data.batches(BATCH_ROWS):
         x = data.finish(x)
@@ -41,11 +43,15 @@ def _evaluate_task(learner: Learner, task: Task, number: int, names: Sequence[st
         choices = {"row": scores.argmax(1), "batch": scores.sum(0).argmax().expand(len(y))}
         for how, chosen in choices.items():
             is_own = chosen == number
-            labels = learner.predict(x, [names[index] for index in chosen.tolist()])
             counts[how]["identified"] += int(is_own.sum())
-            counts[how]["accuracy"] += int((is_own & (labels.cpu() == y)).sum())
+            if is_accuracy and bool(is_own.any()):
+                labels = learner.predict(select_rows(x, is_own), task.name)
+                counts[how]["accuracy"] += int((labels.cpu() == y[is_own]).sum())
         total += len(y)
-    return {how: {name: count / total for name, count in row.items()} for how, row in counts.items()}  # type: ignore[misc]
+    rates: dict[str, Any] = {how: {name: count / total for name, count in row.items()} for how, row in counts.items()}
+    for row in rates.values() if not is_accuracy else ():
+        row["accuracy"] = None
+    return rates
 
 
 def average_accuracies(tasks: Sequence[dict[str, InferenceRates]]) -> TaskInference | None:
@@ -54,7 +60,10 @@ def average_accuracies(tasks: Sequence[dict[str, InferenceRates]]) -> TaskInfere
         return None
 
     def average(how: str) -> InferenceRates:
-        means: Any = {name: sum(task[how][name] for task in tasks) / len(tasks) for name in MEASURES}  # type: ignore[literal-required]
+        means: Any = {}
+        for name in MEASURES:
+            known = [value for task in tasks if (value := task[how][name]) is not None]  # type: ignore[literal-required]
+            means[name] = sum(known) / len(known) if known else None
         return means
 
     return {"row": average("row"), "batch": average("batch"), "together": BATCH_ROWS}

@@ -1,16 +1,27 @@
-"""Measures of a run: accuracy over time, forgetting."""
+"""Measures of a run: scores over time, forgetting."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 Matrix = Sequence[Sequence[float | None]]  # row: tasks learned so far; column: the task that is tested
+MIXED = "score"  # the name of a mean over tasks that have several metrics
 
 
-def average_accuracy(matrix: Matrix) -> float:
-    """The mean accuracy over all tasks when the last has been learned (ACC).
+def name_metric(metrics: Iterable[str]) -> str:
+    """What a mean over tasks is called: the metric of all of them, or score if there are several.
 
-    >>> average_accuracy([[0.9, None], [0.7, 0.8]])
+    >>> name_metric(["accuracy", "accuracy"]), name_metric(["accuracy", "R²"])
+    ('accuracy', 'score')
+    """
+    names = set(metrics)
+    return names.pop() if len(names) == 1 else MIXED
+
+
+def average_score(matrix: Matrix) -> float:
+    """The mean score over all tasks when the last has been learned; of accuracies, ACC.
+
+    >>> average_score([[0.9, None], [0.7, 0.8]])
     0.75
     """
     last = [value for value in matrix[-1] if value is not None]
@@ -18,7 +29,7 @@ def average_accuracy(matrix: Matrix) -> float:
 
 
 def backward_transfer(matrix: Matrix) -> float:
-    """How much accuracy tasks have gained, or lost, since each was learned, on average (BWT).
+    """How much better, or worse, tasks have become since each was learned, on average (BWT).
 
     >>> round(backward_transfer([[0.9, None], [0.7, 0.8]]), 3)
     -0.2

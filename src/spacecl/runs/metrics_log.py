@@ -7,11 +7,11 @@ import shutil
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, with_config
+from pydantic import AliasChoices, Field, with_config
 from typing_extensions import NotRequired, TypedDict
 
 from .. import disk
-from ..documents import Fraction, NonNegative
+from ..documents import Finite, Fraction, NonNegative
 from ..errors import ConfigError
 from ..learning.checkpoints import Epoch
 from .json_lines import read_json_lines
@@ -28,11 +28,13 @@ class EpochRow(Epoch):
 
 @with_config(extra="allow")
 class TestRow(TypedDict):
-    """One test after the task of number `after`: the accuracy on every task so far, and the size of all networks."""
+    """One test after the task of number `after`: the score on every task so far, and the size of all networks."""
 
     kind: Literal["test"]
     after: Annotated[int, Field(ge=1)]
-    accuracy: Annotated[dict[str, Fraction], Field(min_length=1)]
+    score: Annotated[dict[str, Finite], Field(min_length=1, validation_alias=AliasChoices("score", "accuracy"))]
+    accuracy: NotRequired[dict[str, Fraction]]  # the same, of the tasks whose metric is accuracy
+    metric: NotRequired[dict[str, str]]  # of every task; missing in version 0.1: accuracy
     size: NonNegative
     seconds: NotRequired[NonNegative]
 
@@ -109,12 +111,13 @@ class Board:
 
     def show(self, row: Row) -> None:
         if row["kind"] == "epoch":
-            values: Any = {name: row[name] for name in ("loss", "accuracy", "valid_loss", "lr")}  # type: ignore[literal-required]
+            names = ("loss", "accuracy" if "accuracy" in row else "score", "valid_loss", "lr")
+            values: Any = {name: row[name] for name in names}  # type: ignore[literal-required]
             for name, value in values.items():
                 self.writer.add_scalar(f"{row['task']}/{row['phase']} {name}", value, row["epoch"])
         else:
-            for task, accuracy in row["accuracy"].items():
-                self.writer.add_scalar(f"test/{task}", accuracy, row["after"])
-            self.writer.add_scalar("test/mean", sum(row["accuracy"].values()) / len(row["accuracy"]), row["after"])
+            for task, score in row["score"].items():
+                self.writer.add_scalar(f"test/{task}", score, row["after"])
+            self.writer.add_scalar("test/mean", sum(row["score"].values()) / len(row["score"]), row["after"])
             self.writer.add_scalar("size", row["size"], row["after"])
         self.writer.flush()

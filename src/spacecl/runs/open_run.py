@@ -21,7 +21,7 @@ from .run_folder import load_learner, load_tasks, refuse_code
 class RecordedTask:
     """What a run has recorded about a task, beside the learner itself."""
 
-    accuracy: float  # in the latest test
+    score: float  # in the latest test
     digest: str | None = None  # known only when the run is finished
 
 
@@ -62,7 +62,7 @@ class OpenRun:
         return Learner.load(self.model, build_model(self.network), progress=False, verify=verify)
 
     def tasks(self, data: str | os.PathLike[str] | None) -> dict[str, Task]:
-        """Load the run's tasks by name, with the data that accuracy was measured on; `data` is a folder with datasets."""
+        """Load the run's tasks by name, with the data that scores were measured on; `data` is a folder with datasets."""
         if self.config is None:
             raise ConfigError(f"{self.folder} holds a learner, but no run that would name the data of its tasks.")
         config = self.config
@@ -75,9 +75,9 @@ class OpenRun:
         """Read what the run has recorded about each task: in result.json or, before the end, in metrics.jsonl."""
         if self.config is not None and (self.folder / "result.json").exists():
             results = read_result(self.folder / "result.json")["tasks"]
-            return {task["name"]: RecordedTask(task["accuracy"], task["digest"]) for task in results}
+            return {task["name"]: RecordedTask(task["score"], task["digest"]) for task in results}
         tests = [row for row in read_rows(self.folder / "metrics.jsonl")[0] if row["kind"] == "test"]
-        return {name: RecordedTask(accuracy) for name, accuracy in (tests[-1]["accuracy"] if tests else {}).items()}
+        return {name: RecordedTask(score) for name, score in (tests[-1]["score"] if tests else {}).items()}
 
 
 def open_run(folder: str | os.PathLike[str], network: str | None = None, trust_code: bool = False) -> OpenRun:

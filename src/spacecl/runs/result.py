@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, with_config
 from pydantic_core import PydanticCustomError
 from typing_extensions import NotRequired, TypedDict
 
+from ..data.targets import TargetKind
 from ..documents import (
     LARGEST_DOCUMENT,
     RESTORE,
@@ -25,11 +26,12 @@ from ..documents import (
 )
 from ..errors import ConfigError, StoreError
 from ..learning.analysis import Target
+from ..learning.metrics import ACCURACY
 from .config import Config
 from .methods import is_own
 from .metrics import forgetting
 
-SCHEMA = 2  # of result.json
+SCHEMA = 3  # of result.json
 
 
 @with_config(extra="allow")
@@ -100,25 +102,33 @@ class TaskCosts(TypedDict):
 
 
 class InferenceRates(TypedDict):
-    """Shares of inputs whose task is inferred correctly, whose label is correct as well, and that no task accepts."""
+    """Shares of inputs whose task is inferred correctly, whose label is correct as well, and that no task accepts.
+
+    Tasks whose metric is not accuracy have None in its place.
+    """
 
     identified: Fraction
-    accuracy: Fraction
+    accuracy: Fraction | None
     refused: NotRequired[Fraction]
 
 
 @with_config(extra="allow")
 class TaskResult(TypedDict):
-    """The outcome for one task. None: not recorded."""
+    """The outcome for one task. None: not recorded, or accuracy where the metric is another."""
 
     name: str
-    classes: Annotated[int, Field(ge=1)]
+    classes: Annotated[int, Field(ge=1)]  # or labels, or values
+    target_kind: TargetKind
+    metric: str
     train: Count
     valid: Count
     test: Count
-    accuracy: Fraction
-    accuracy_when_learned: Fraction
-    validation_accuracy: Fraction
+    score: Finite  # at the end of the run
+    score_when_learned: Finite
+    validation_score: Finite
+    accuracy: Fraction | None
+    accuracy_when_learned: Fraction | None
+    validation_accuracy: Fraction | None
     widths: dict[str, Count]
     core_explained: dict[str, Finite]
     explained: dict[str, Finite]
@@ -165,10 +175,13 @@ class Result(TypedDict):
     recipe: str
     seed: Count
     config: dict[str, Any]
-    average_accuracy: Fraction
+    metric: str  # of all tasks; "score" if they have several
+    average_score: Finite
+    average_accuracy: Fraction | None  # the same, if the metric is accuracy
     backward_transfer: Finite
     forgetting: Finite
-    accuracy_matrix: list[list[Fraction | None]]
+    score_matrix: list[list[Finite | None]]
+    accuracy_matrix: list[list[Fraction | None]] | None  # the same, if the metric is accuracy
     inferred: TaskInference | None
     size: NonNegative
     storage: dict[str, Count]  # empty: not recorded
@@ -179,15 +192,17 @@ class Result(TypedDict):
 
 def _check(result: Any) -> Any:
     """Refuse a result whose parts contradict each other."""
-    tasks, matrix = result["tasks"], result["accuracy_matrix"]
+    tasks, matrix = result["tasks"], result["score_matrix"]
     names = [task["name"] for task in tasks]
     checks = {
         "tasks: a name is there twice": len(set(names)) < len(names),
-        "accuracy_matrix: not a row and a column for every task": any(len(row) != len(tasks) for row in [matrix, *matrix]),
-        "accuracy_matrix: a value is missing": any(None in row[: n + 1] for n, row in enumerate(matrix)),
+        "score_matrix: not a row and a column for every task": any(len(row) != len(tasks) for row in [matrix, *matrix]),
+        "score_matrix: a value is missing": any(None in row[: n + 1] for n, row in enumerate(matrix)),
         "seconds: no total": "total" not in result["seconds"],
+        "accuracy_matrix: not the scores": result["accuracy_matrix"] not in (None, matrix),
     }
     for task in tasks:
+        checks[f"{task['name']}: accuracy is not the score"] = task["accuracy"] not in (None, task["score"])
         energies = [task["costs"][kind]["energy_modelled"] for kind in ("network", "dense")]
         incomplete = any(energy is not None and not {"1", "64"} <= energy.keys() for energy in energies)
         checks[f"{task['name']}: energy of a batch is missing"] = incomplete
@@ -259,10 +274,24 @@ def _upgrade_from_1(result: dict[str, Any]) -> dict[str, Any]:
     return {**defaults, **result, "tasks": tasks, "schema": 2}
 
 
+def _upgrade_from_2(result: dict[str, Any]) -> dict[str, Any]:
+    """In schema 2, all tasks had classes and were judged by accuracy."""
+    names = {name: name.replace("score", ACCURACY) for name in ("score", "score_when_learned", "validation_score")}
+    tasks = [
+        {"target_kind": "classes", "metric": ACCURACY, **{new: task[old] for new, old in names.items()}, **task}
+        for task in result["tasks"]
+    ]
+    scores = {"average_score": result["average_accuracy"], "score_matrix": result["accuracy_matrix"]}
+    return {"metric": ACCURACY, **scores, **result, "tasks": tasks, "schema": 3}
+
+
 def _unmeasured_costs(network: dict[str, Any]) -> dict[str, Any]:
     """The costs that are known of a network in a result of schema 1 without costs."""
     unknown = dict.fromkeys(("traffic", "peak_memory", "energy_modelled"))
     return {key: network.get(key) for key in ("parameters", "multiply_adds")} | unknown
 
 
-_UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _upgrade_from_1}  # by the schema that each reads
+_UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {  # by the schema that each reads
+    1: _upgrade_from_1,
+    2: _upgrade_from_2,
+}

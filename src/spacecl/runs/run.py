@@ -10,10 +10,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from .. import disk, store
+from ..data.targets import Targets
 from ..data.task import Task
 from ..data.task_data import DataCounts, check_all_data, open_data
 from ..errors import ConfigError, StoreError
 from ..learner import Learner
+from ..learning.objective import Objective, check_recipe
 from ..learning.recipe import Recipe
 from ..progress import Overview, is_shown
 from ..seeds import use_seed
@@ -21,7 +23,7 @@ from ..structure.calling import Inputs
 from .build_result import build_result
 from .config import Config
 from .measure_run import add_measurements
-from .metrics_log import Board, Journal
+from .metrics_log import Board, Journal, TestRow
 from .result import Result, read_result
 from .run_folder import check_same_data, check_same_settings, describe_tasks, load_tasks, lock_run, record_start
 from .summary import format_task
@@ -75,12 +77,15 @@ def run(
         facts = describe_tasks(tasks, counts)
         check_same_data(folder, facts)
         learner = make_learner(config, folder, example, counts[0]["classes"], len(tasks))
+        _check_targets(config, learner, tasks, counts)
         record_start(folder, config, facts, learner)
         journal = Journal(folder / "metrics.jsonl", board)
         if learner.tasks:
             print_line(f"Resuming after {len(learner.tasks)} of {len(tasks)} tasks.")
         if is_shown(progress):
-            learner.progress = Overview(*_plan_phases(config, learner, tasks, counts, journal))
+            plan, pace = _plan_phases(config, learner, tasks, counts, journal)
+            metrics = {task.name: _get_objective(task, count).metric for task, count in zip(tasks, counts)}
+            learner.progress = Overview(plan, pace, {title: metrics[title.rpartition(":")[0]] for title in plan})
         for task in tasks[: len(learner.tasks)] if learner.method.needs_data else ():
             learner.remember(task)
         _complete_journal(learner, tasks, journal)
@@ -92,8 +97,7 @@ def run(
                 _test_if_new(learner, tasks, journal)
                 if on_task is not None:
                     on_task(number, len(tasks))
-            accuracy = journal.get_tests()[number]["accuracy"]
-            print_line(format_task(number, len(tasks), learner.records[task.name], accuracy))
+            print_line(format_task(number, len(tasks), learner.records[task.name], journal.get_tests()[number]))
         result = build_result(config, learner, tasks, counts, example, journal)
         disk.write_file(folder / "result.json", json.dumps(result, indent=1).encode())
         disk.remove(folder / "checkpoints")
@@ -137,6 +141,19 @@ def _check_task_names(config: Config, tasks: Sequence[Task]) -> None:
         raise ConfigError(f"options.task_variance names {', '.join(unknown)}, but the tasks are {', '.join(names)}.")
 
 
+def _check_targets(config: Config, learner: Learner, tasks: Sequence[Task], counts: Sequence[DataCounts]) -> None:
+    """Refuse tasks that the method cannot learn, and training values that do not fit a task, before the first is learned."""
+    for number, (task, count) in enumerate(zip(tasks, counts), 1):
+        targets = _get_objective(task, count).targets
+        learner.method.check_target(task.name, targets.kind)
+        check_recipe(task, targets, _make_recipe(config, learner, number, task, count))
+
+
+def _get_objective(task: Task, count: DataCounts) -> Objective:
+    targets = Targets(count.get("target_kind", "classes"), count["classes"])
+    return Objective(targets, own_loss=task.loss, own_metric=task.metric)
+
+
 def _make_recipe(config: Config, learner: Learner, number: int, task: Task, count: DataCounts) -> Recipe:
     pretrained, batch_size = learner.core.blueprint.pretrained, open_data(task, "train").batch_size
     return config.make_recipe(number, count["train"], count["valid"], pretrained, batch_size)
@@ -176,9 +193,9 @@ def _complete_journal(learner: Learner, tasks: Sequence[Task], journal: Journal)
 def _check_tests(journal: Journal, names: Sequence[str]) -> None:
     """Every test must be of the run's own tasks, in their order."""
     for after, row in journal.get_tests().items():
-        if list(row["accuracy"]) != list(names[:after]):
+        if list(row["score"]) != list(names[:after]):
             raise StoreError(
-                f"{journal.file} is damaged: the test after task {after} is of {', '.join(row['accuracy'])}, "
+                f"{journal.file} is damaged: the test after task {after} is of {', '.join(row['score'])}, "
                 f"but the first tasks are {', '.join(names[:after])}. "
                 "Restore the file from a copy. Without one, delete that line: tests that can be repeated will be."
             )
@@ -192,9 +209,21 @@ def _test_if_new(learner: Learner, tasks: Sequence[Task], journal: Journal) -> N
 
 def _test(learner: Learner, tasks: Sequence[Task], size: float, journal: Journal) -> None:
     start = time.perf_counter()
-    accuracy = {task.name: learner.evaluate(task.test, task.name, keys=task.keys, collate=task.collate) for task in tasks}  # type: ignore[arg-type]
-    seconds = time.perf_counter() - start
-    journal.add({"kind": "test", "after": len(tasks), "accuracy": accuracy, "size": size, "seconds": seconds})
+    score = {
+        task.name: learner.evaluate(task.test, task.name, metric=task.metric, keys=task.keys, collate=task.collate)  # type: ignore[arg-type]
+        for task in tasks
+    }
+    records = {task.name: learner.records[task.name] for task in tasks}
+    row: TestRow = {
+        "kind": "test",
+        "after": len(tasks),
+        "score": score,
+        "accuracy": {name: score[name] for name, record in records.items() if record.accuracy is not None},
+        "metric": {name: record.metric for name, record in records.items()},
+        "size": size,
+        "seconds": time.perf_counter() - start,
+    }
+    journal.add(row)
 
 
 def _plan_phases(

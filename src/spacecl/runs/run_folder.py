@@ -16,11 +16,12 @@ from typing import Any
 import torch
 from pydantic import with_config
 from torch import Tensor
-from typing_extensions import TypedDict
+from typing_extensions import NotRequired, TypedDict
 
 from .. import __version__, disk, store
 from ..data.benchmarks.streams import load_stream
 from ..data.registry import split_file
+from ..data.targets import TargetKind
 from ..data.task import Task
 from ..data.task_data import DataCounts, fingerprint, open_data, prepare_data
 from ..documents import Count, read_document
@@ -49,6 +50,7 @@ class TaskFacts(TypedDict):
     valid: Count
     test: Count
     data: dict[str, str | None]
+    target_kind: NotRequired[TargetKind]  # classes, if it is missing
 
 
 class Start(TypedDict):
@@ -197,9 +199,10 @@ def load_tasks(config: Config, data: str | os.PathLike[str] | None) -> tuple[lis
 
 def _replace_test(task: Task, example: Inputs, seed: int) -> Task:
     """The same task with its validation data, those that learning would set aside, in place of the test data."""
-    train, valid, classes = prepare_data(task, example, torch.Generator().manual_seed(seed))
+    train, valid, targets = prepare_data(task, example, torch.Generator().manual_seed(seed))
+    classes = task.class_names or targets.outputs
     parts = {"train": train.source, "valid": valid.source, "test": valid.source}
-    return replace(task, **parts, classes=task.class_names or classes, valid_transform=None)  # type: ignore[arg-type]
+    return replace(task, **parts, classes=classes, target=targets.kind, valid_transform=None)  # type: ignore[arg-type]
 
 
 def _make_example(task: Task) -> Inputs:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from .. import disk
-from ..progress import format_duration, is_shown
+from ..progress import format_duration, format_score, is_shown
 from .config import Config
 from .events import EVENTS, TasksDone, read_events
 from .executors import Job, Outcome, run_locally, run_on_ray
@@ -90,7 +90,7 @@ def _summarize(job: Job, outcome: Outcome, engine: str) -> str:
     result = read_result(Path(job.folder) / "result.json")
     place = f", on {outcome.host}" if engine == "ray" else ""
     time = format_duration(result["seconds"]["total"])
-    return f"{result['average_accuracy']:.2%}, size {result['size']:.3f} ({time}){place}"
+    return f"{format_score(result['average_score'], result['metric'])}, size {result['size']:.3f} ({time}){place}"
 
 
 def _measure_runs(top: Path, folders: Sequence[Path], print_line: Callable[[str], None]) -> list[str]:

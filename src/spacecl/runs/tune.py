@@ -14,9 +14,10 @@ from typing_extensions import NotRequired, TypedDict
 
 from .. import disk
 from ..errors import ConfigError, TrainingError
-from ..progress import format_duration
+from ..progress import format_duration, format_score
 from .config import Config, to_toml
 from .methods import shorten_method
+from .metrics import name_metric
 from .metrics_log import read_rows
 from .resolve import merge_settings, parse_assignments, resolve
 from .run import run
@@ -31,7 +32,8 @@ class Candidate(TypedDict):
     values: dict[str, Any]
     folder: str
     failed: NotRequired[str]  # why the run has no results
-    average_accuracy: NotRequired[float]
+    average_score: NotRequired[float]
+    average_accuracy: NotRequired[float | None]  # the same, if the metric is accuracy
     backward_transfer: NotRequired[float]
     forgetting: NotRequired[float]
     size: NotRequired[float]
@@ -55,8 +57,9 @@ class TuneResult(TypedDict):
     recipe: str
     seed: int
     judged_on: str  # the data by which candidates were compared
+    metric: str  # by which they were compared; "score" if tasks have several
     candidates: list[Candidate]
-    best: dict[str, Any] | None  # the values with the highest accuracy; None if every run failed
+    best: dict[str, Any] | None  # the values with the highest score; None if every run failed
     budget: Budget
 
 
@@ -119,12 +122,14 @@ def tune(
     combinations = [dict(zip(over, values)) for values in itertools.product(*over.values())]
     configs = [_resolve_combination(settings, values, data) for values in combinations]
     candidates: list[Candidate] = []
+    names: list[str] = []  # of metrics
     for number, (values, config) in enumerate(zip(combinations, configs), 1):
-        candidate, text = _run_candidate(config, values, folder, data, progress)
+        candidate, metric, text = _run_candidate(config, values, folder, data, progress)
+        names.append(metric)
         candidates.append(candidate)
         print_line(f"{number}/{len(combinations)}  {candidate['folder']}: {text} ({format_duration(candidate['seconds'])})")
     finished = [candidate for candidate in candidates if "failed" not in candidate]
-    best = max(finished, key=lambda candidate: candidate["average_accuracy"]) if finished else None
+    best = max(finished, key=lambda candidate: candidate["average_score"]) if finished else None
     first = configs[0]
     result: TuneResult = {
         "benchmark": first.benchmark,
@@ -132,6 +137,7 @@ def tune(
         "recipe": first.recipe,
         "seed": first.seed,
         "judged_on": "valid",
+        "metric": name_metric(filter(None, names)),
         "candidates": candidates,
         "best": best["values"] if best else None,
         "budget": {
@@ -146,19 +152,21 @@ def tune(
 
 def _run_candidate(
     config: Config, values: dict[str, Any], folder: Path, data: str | None, progress: bool | None
-) -> tuple[Candidate, str]:
-    """Run one combination of values; returns its entry of tune.json, and a text for the user."""
+) -> tuple[Candidate, str, str]:
+    """Run one combination of values; returns its entry of tune.json, the name of the metric, and a text for the user."""
     name = _make_folder_name(values)
     results: Any = {}
+    metric = ""  # of a run that failed, it is not known
     try:
         result: Any = run(config, folder / name, data=data, progress=progress, print_line=lambda text: None)
-        results = {key: result[key] for key in ("average_accuracy", "backward_transfer", "forgetting", "size")}
-        text = f"{result['average_accuracy']:.2%} on validation data"
+        metric = result["metric"]
+        results = {key: result[key] for key in ("average_score", "average_accuracy", "backward_transfer", "forgetting", "size")}
+        text = f"{format_score(result['average_score'], metric)} on validation data"
     except TrainingError as error:
         results, text = {"failed": str(error)}, f"failed. {error}"
     epochs = [row for row in read_rows(folder / name / "metrics.jsonl")[0] if row["kind"] == "epoch"]
     seconds = sum(row["seconds"] for row in epochs)
-    return {"values": values, "folder": name, **results, "epochs": len(epochs), "seconds": seconds}, text
+    return {"values": values, "folder": name, **results, "epochs": len(epochs), "seconds": seconds}, metric, text
 
 
 def _resolve_combination(settings: Mapping[str, Any], values: Mapping[str, Any], data: str | None) -> Config:
@@ -185,7 +193,7 @@ def make_tune_table(result: TuneResult) -> Table:
     title = f"{result['benchmark']}, {method}, recipe {result['recipe']}, seed {result['seed']}: validation data"
     table = Table(title=escape(title), caption_justify="left")
     names = list(result["candidates"][0]["values"])
-    for column in (*(name.removeprefix("options.") for name in names), "accuracy", "forgetting", "size", "time", ""):
+    for column in (*(name.removeprefix("options.") for name in names), result["metric"], "forgetting", "size", "time", ""):
         table.add_column(escape(column), justify="right")
     for candidate in result["candidates"]:
         values = [escape(str(candidate["values"][name])) for name in names]
@@ -193,7 +201,8 @@ def make_tune_table(result: TuneResult) -> Table:
         if "failed" in candidate:
             table.add_row(*values, "failed", "", "", time, "")
         else:
-            figures = f"{candidate['average_accuracy']:.2%}", f"{candidate['forgetting']:.2%}", f"{candidate['size']:.3f}"
+            average, fallen = candidate["average_score"], candidate["forgetting"]
+            figures = (*(format_score(score, result["metric"]) for score in (average, fallen)), f"{candidate['size']:.3f}")
             table.add_row(*values, *figures, time, "best" if candidate["values"] == result["best"] else "")
     budget = result["budget"]
     table.caption = f"Cost: {budget['runs']} runs, {budget['epochs']} epochs, {format_duration(budget['seconds'])}."

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..learner import INFER, Learner
+from ..learning.objective import ANSWERS
 from ..structure.calling import Inputs, concatenate_rows, count_rows
 
 Outputs = dict[str, Tensor | list[str]]  # by name, each with one entry per row
@@ -147,11 +148,18 @@ def _run_queries(learner: Learner, task: str, queries: list[Query]) -> None:
 
 def _compute_outputs(learner: Learner, task: str, rows: Inputs) -> Outputs:
     if task != INFER:
-        logits = learner.logits(rows, task)
-        return {"logits": logits, "label": logits.argmax(1)}
+        outputs = learner.logits(rows, task)
+        kind = learner.records[task].target_kind
+        if kind == "values":
+            return {"values": outputs}
+        if kind == "labels":
+            return {"logits": outputs, "probability": outputs.sigmoid(), "label": ANSWERS[kind].predict(outputs)}
+        return {"logits": outputs, "label": ANSWERS[kind].predict(outputs)}
     prediction = learner.predict(rows, INFER)
+    classes = {name for name, record in learner.records.items() if record.target_kind == "classes"}
+    labels = [int(label) if task in classes else -1 for task, label in zip(prediction.tasks, prediction.labels)]  # type: ignore[arg-type]
     return {
         "task": [name or "" for name in prediction.tasks],
-        "label": prediction.labels,
+        "label": torch.tensor(labels, dtype=torch.int64),
         "confidence": prediction.confidence,
     }

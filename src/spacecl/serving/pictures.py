@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from typing import TypedDict
 
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import NotRequired, TypedDict
 
 from ..data.images import preprocess
 from ..data.pictures import PIXELS, LargePictureError, open_picture, to_pixels
 from ..learner import Learner
+from ..learning.objective import ANSWERS
 from ..structure.calling import list_tensors
 from .open_inference import RequestError
 
 Shape = tuple[int, ...]
 TOP_CLASSES = 5  # that the page shows for each task
 
-ClassProbability = TypedDict("ClassProbability", {"class": str, "share": float})
+ClassAnswer = TypedDict("ClassAnswer", {"class": str, "share": float | None, "value": NotRequired[float]})
 
 
 class TaskAnswer(TypedDict, total=False):
-    """One task's answer: its most probable classes, or the reason why it has none."""
+    """One task's answer: its most probable classes or labels, or its values, or the reason why it has none."""
 
     task: str
-    answers: list[ClassProbability]
+    answers: list[ClassAnswer]
     like: float | None  # probability that the picture belongs to this task; None without a signature
     problem: str
 
@@ -68,11 +69,17 @@ def classify(learner: Learner, pixels: Mapping[Shape, np.ndarray]) -> PictureAns
             answers.append({"task": name, "problem": reason})
             continue
         rows = preprocess(record.pictures, image).to(list_tensors(learner.example)[0].dtype)
-        probabilities = learner.logits(rows, name)[0].softmax(0)
-        if not bool(probabilities.isfinite().all()):
+        outputs = learner.logits(rows, name).float()
+        if not bool(outputs.isfinite().all()):
             raise RequestError(f"Model {name!r}: the answer to this picture is not finite.", 422)
-        best = probabilities.argsort(descending=True)[:TOP_CLASSES].tolist()
-        classes: list[ClassProbability] = [{"class": record.class_labels[i], "share": float(probabilities[i])} for i in best]
+        expected = ANSWERS[record.target_kind].expect(outputs, 0.0)[0].tolist()
+        named = list(zip(record.class_labels, expected))
+        classes: list[ClassAnswer]
+        if record.target_kind == "values":
+            classes = [{"class": label, "share": None, "value": value} for label, value in named[:TOP_CLASSES]]
+        else:
+            named.sort(key=lambda pair: -pair[1])
+            classes = [{"class": label, "share": share} for label, share in named[:TOP_CLASSES]]
         answers.append({"task": name, "answers": classes, "like": None})
         if learner.has_signature(name):
             task_scores[name] = learner.task_scores(rows, name)

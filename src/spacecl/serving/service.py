@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..data.inputs import check_input
 from ..errors import SpaceError, TaskError
+from ..export.formats import name_output
 from ..learner import INFER, Learner
 from ..structure.calling import INPUT, Inputs, list_tensors, name_tensors
 from . import pictures
@@ -121,10 +122,20 @@ class Service:
         if task != INFER:
             floats = [example for example in list_tensors(self.learner.example) if example.is_floating_point()]
             number = get_datatype(_to_numpy(floats[0]).dtype) if floats else "FP32"
-            classes = self.learner.records[task].classes
+            record = self.learner.records[task]
+            logits: TensorMetadata = {
+                "name": name_output(record.target_kind),
+                "datatype": number,
+                "shape": [-1, record.classes],
+            }
+            if record.target_kind == "classes":
+                return [logits, {"name": "label", "datatype": "INT64", "shape": [-1]}]
+            if record.target_kind == "values":
+                return [logits]
             return [
-                {"name": "logits", "datatype": number, "shape": [-1, classes]},
-                {"name": "label", "datatype": "INT64", "shape": [-1]},
+                logits,
+                {"name": "probability", "datatype": number, "shape": [-1, record.classes]},
+                {"name": "label", "datatype": "INT64", "shape": [-1, record.classes]},
             ]
         outputs: list[TensorMetadata] = [
             {"name": "task", "datatype": "BYTES", "shape": [-1]},
@@ -148,7 +159,12 @@ class Service:
             "outputs": self.list_outputs(model),
             "parameters": {}
             if record is None
-            else {"classes": list(record.class_labels), "digest": record.digest, "widths": dict(record.widths)},
+            else {
+                "target_kind": record.target_kind,
+                "classes": list(record.class_labels),
+                "digest": record.digest,
+                "widths": dict(record.widths),
+            },
         }
 
     def close(self) -> None:

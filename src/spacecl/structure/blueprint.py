@@ -91,6 +91,11 @@ class Blueprint:
                 initialize_layer(layer)
         return named_tensors(module) | {name: originals[name] for name in self.frozen}
 
+    @property
+    def has_bias(self) -> bool:
+        """Whether the head has a bias."""
+        return f"{self.head}.bias" in self.channels.shapes
+
     def new_head(self, tensors: Mapping[str, Tensor], classes: int) -> Tensors:
         """Draw the tensors of a head for `classes` classes, on features as wide as in `tensors`."""
         heads = [name for name in self.channels.shapes if self.channels.is_head(name)]

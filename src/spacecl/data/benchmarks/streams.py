@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ...errors import ConfigError, warn_user
 from ...structure.calling import list_tensors
@@ -43,7 +44,7 @@ def load_stream(
     name : a benchmark of spacecl or one that was registered, a folder of pictures or a Python file.
     data : folders with the benchmark's datasets (see `sources.load`).
     tasks : the number of tasks. Default: all.
-    limit : the most images of each class. Default: all.
+    limit : the most images of each class, or in all where there are none. Default: all.
     order : "given", "random" (drawn with `seed`), or the numbers of the tasks, from 1.
     seed : for a random order, and for the images that `limit` selects.
     image_size : height and width of pictures from a folder, in pixels.
@@ -141,7 +142,7 @@ def _load_padded(benchmark: Benchmark, data: DataFolder, number: int) -> Task:
 
 
 def _limit_task(task: Task, limit: int, seed: int) -> Task:
-    """Return the same task with at most `limit` examples of each class."""
+    """Return the same task with at most `limit` examples of each class; without classes, with as many in all."""
     train, valid, test = (
         None if getattr(task, part) is None else _limit(task, part, limit, seed) for part in ("train", "valid", "test")
     )
@@ -151,13 +152,18 @@ def _limit_task(task: Task, limit: int, seed: int) -> Task:
 
 def _limit(task: Task, part: str, limit: int, seed: int) -> Source:
     source, data = getattr(task, part), open_data(task, part)
+
+    def choose_rows(targets: Tensor) -> np.ndarray:
+        has_classes = targets.dim() == 1 and not targets.is_floating_point() and task.target in (None, "classes")
+        return _limit_rows(targets.numpy() if has_classes else np.zeros(len(targets)), limit, seed)
+
     if data.images is not None:
-        return data.images.subset(_limit_rows(data.images.targets.numpy(), limit, seed))
+        return data.images.subset(choose_rows(data.images.targets))
     if data.tensors is not None:
         x, y = data.tensors
-        if y.dim() != 1 or any(len(tensor) != len(y) for tensor in list_tensors(x)):
+        if not y.dim() or any(not tensor.dim() or len(tensor) != len(y) for tensor in list_tensors(x)):
             return source  # an error when the data is checked
-        return data.rows(torch.from_numpy(_limit_rows(y.numpy(), limit, seed)))
+        return data.rows(torch.from_numpy(choose_rows(y)))
     raise ConfigError(f"Task {task.name!r}: limit works with tensors and images; leave it out for a {type(source).__name__}.")
 
 

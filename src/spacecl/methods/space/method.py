@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -13,6 +13,7 @@ from pydantic import Field, PlainValidator, TypeAdapter, ValidationError
 from torch import Tensor, nn
 
 from ...data.benchmarks.published import PUBLISHED, TARGETS
+from ...data.targets import TARGET_KINDS, TargetKind
 from ...errors import ConfigError, FullError, renamed, warn_user
 from ...learning.analysis import Target
 from ...learning.checkpoints import Epoch
@@ -146,12 +147,13 @@ class SPACE(Method):
     budget: PositiveInt | None = option(
         default=None,
         help="number of tasks that the network must have capacity for; None: with a tolerance, each task takes at most a fifth "
-        "of what is free of the network; with variance, what it needs",
+        "of what is free of the network, and half of what is free of a layer; with variance, what it needs",
     )
     growth: Annotated[float, Field(gt=1, le=100)] = option(
         default=1.5, help="factor by which every layer grows with on_full=grow"
     )
 
+    target_kinds: ClassVar[Sequence[TargetKind]] = TARGET_KINDS
     former_values: ClassVar[Mapping[str, Any]] = {
         "tolerance": None,
         "size": None,

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ...learning.distributed import all_sum
+from ...learning.objective import Objective
 from ...structure.calling import Inputs, count_rows
 from ...structure.channels import Place
 from ...structure.memory_format import run_model
@@ -213,13 +214,15 @@ def collect_statistics(
     shrinkage: bool = False,
     distinct: int | None = None,
     gradients: torch.Generator | None = None,
+    objective: Objective | None = None,
 ) -> dict[Place, Statistics]:
     """Run batches of inputs through a module in eval mode and return what was seen of the activations at some places.
 
     With `shrinkage`, covariances are shrunk. `distinct` is the number of different examples, if some were seen several
-    times with random changes. With `gradients`, there are second moments of the gradients of the loss, for labels drawn from
-    the module's own answers by that generator.
+    times with random changes. With `gradients`, there are second moments of the gradients of the loss, for targets drawn from
+    the module's own answers by that generator, as the `objective` says (default: classes).
     """
+    objective = Objective() if objective is None else objective
     parameters = dict(module.named_parameters())
     moments_at = {place: Moments(len(place.units)) for place in places}
     seconds = {place: torch.zeros(2 * (len(place.units),), dtype=torch.float64) for place in places if gradients is not None}
@@ -236,9 +239,8 @@ def collect_statistics(
             with watch:
                 outputs = run_model(module, batch)
             if gradients is not None and watch.seen:
-                tensors = torch.autograd.grad(
-                    outputs, [x for _, x in watch.seen], _answer_gradient(outputs, gradients), allow_unused=True
-                )
+                slope = objective.sample_gradient(outputs, gradients, _SMOOTHING)
+                tensors = torch.autograd.grad(outputs, [x for _, x in watch.seen], slope, allow_unused=True)
                 for (place, _), tensor in zip(watch.seen, tensors):
                     for rows in rows_at(place, tensor).float().split(_ROWS) if tensor is not None else ():
                         seconds[place] += (rows.mT @ rows).cpu()
@@ -254,11 +256,3 @@ def collect_statistics(
         gradient = all_sum(fabric, seconds[place]) / float(examples) if gradients is not None else None
         result[place] = Statistics(moments.count, independent, moments.mean, covariance, gradient)
     return result
-
-
-def _answer_gradient(logits: Tensor, generator: torch.Generator) -> Tensor:
-    """The gradient of the cross-entropy by the logits, for labels drawn from the answers themselves."""
-    answers = (1 - _SMOOTHING) * logits.detach().float().softmax(1) + _SMOOTHING / logits.shape[1]
-    answers = answers.nan_to_num(nan=1 / logits.shape[1])  # activations that overflow are reported by their moments
-    labels = torch.multinomial(answers.cpu(), 1, generator=generator).to(answers.device)
-    return answers.scatter_add(1, labels, torch.full_like(labels, -1, dtype=answers.dtype)).to(logits.dtype)

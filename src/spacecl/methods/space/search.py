@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _STEPS = 6  # of bisection when core units are left out
 _WORTH_EXAMPLES = 1000  # by which it is judged what a core unit is worth
 TOLERANCE = 0.02  # the default
+_TASKS_AHEAD = 3  # for which every layer keeps free units, with a tolerance and no budget
 _MOST = 0.2  # of what is free of the network, at most, for one task with a tolerance and no budget
 
 
@@ -236,7 +237,9 @@ class Search:
         reestimate_norms(masked, task)
         generator = torch.Generator().manual_seed(task.trainer.seed)
         examples = task.examples(_WORTH_EXAMPLES)
-        statistics = collect_statistics(masked, channels.readings, examples, task.trainer.fabric, gradients=generator)
+        statistics = collect_statistics(
+            masked, channels.readings, examples, task.trainer.fabric, gradients=generator, objective=task.objective
+        )
         worth = torch.zeros(channels.units, dtype=torch.float64)
         for place, seen in statistics.items():
             assert seen.gradient is not None
@@ -257,14 +260,19 @@ class Search:
 
     @property
     def _tasks_left(self) -> int | None:
-        """For how many tasks, this one included, every layer must have a channel; None if that does not matter."""
+        """For how many tasks, this one included, every layer must have a channel; None if that does not matter.
+
+        With a tolerance and no budget, more tasks may always come: a task leaves half of a layer's free channels to them.
+        """
         budget = self.method.budget
-        return max(1, budget - len(self.core.tasks)) if budget is not None and self.method.size is None else None
+        if budget is not None and self.method.size is None:
+            return max(1, budget - len(self.core.tasks))
+        return None if self._knows_counts else _TASKS_AHEAD
 
     @property
     def _share(self) -> float:
-        """How much of what is free of the network a task with a tolerance may take. Without a budget, more may always come."""
-        return _MOST if self._tasks_left is None else 1 / self._tasks_left
+        """How much of what is free of the network a task with a tolerance may take."""
+        return _MOST if self.method.budget is None or self._tasks_left is None else 1 / self._tasks_left
 
     def _lost(self, units: Tensor) -> float:
         return self.held_out.compare(self.narrow(units))["lost"]
@@ -289,6 +297,7 @@ class Search:
             shrinkage=method.shrinkage,
             distinct=len(self.examples),
             gradients=torch.Generator().manual_seed(task.trainer.seed) if method.selection == "effect" else None,
+            objective=task.objective,
         )
         broken = [place.layer for place, values in statistics.items() if not values.finite]
         if broken:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...data.task_data import Data
@@ -24,45 +23,46 @@ _RANGE = 1e6  # between the highest and the lowest level that is tried
 
 
 class HeldOut:
-    """Held-out examples, with the answers of the full network to them.
+    """Held-out examples, with the outputs of the full network for them.
 
-    `information` is what these answers tell apart, in nats: their mean divergence from the mean answer.
+    `information` is what its answers tell apart, in nats: their mean divergence from the mean answer.
     """
 
     def __init__(self, full: nn.Module, parts: Sequence[Data], trainer: Trainer):
         self._parts, self._trainer = parts, trainer
         self.examples = sum(min(len(data), _COMPARED) for data in parts)
-        self._answers, self._labels = self._run(full)
-        mean = self._answers.logsumexp(0, keepdim=True) - math.log(len(self._answers))
-        self.information = float((self._answers.exp() * (self._answers - mean)).sum(1).mean())
+        self._outputs, self._targets = self._run(full)
+        self.information = trainer.objective.answers.information(self._outputs)
 
     def compare(self, network: nn.Module) -> Comparison:
         """Compare a network's answers with those of the full one."""
-        answers, labels = self._run(network)
-        divergence = F.kl_div(answers, self._answers, reduction="batchmean", log_target=True)
-        shares = [(rows.argmax(1) == labels).double().mean() for rows in (answers, self._answers)]
-        values = torch.stack([divergence.double(), *shares])
-        nats, accuracy, full_accuracy = self._trainer.fabric.broadcast(values).tolist()
+        objective = self._trainer.objective
+        outputs, targets = self._run(network)
+        divergence = float(objective.answers.divergence(outputs, self._outputs))
+        scores = [objective.score(rows, targets) for rows in (outputs, self._outputs)]
+        values = torch.tensor([divergence, *scores], dtype=torch.float64)
+        nats, score, full_score = self._trainer.fabric.broadcast(values).tolist()
         lost = max(0.0, nats) / max(self.information, _NOISE)
-        return {"lost": lost, "divergence": max(0.0, nats), "accuracy": accuracy, "full_accuracy": full_accuracy}
+        result: Comparison = {"lost": lost, "divergence": max(0.0, nats), "score": score, "full_score": full_score}
+        return result | {"accuracy": score, "full_accuracy": full_score} if objective.is_accuracy else result
 
     @torch.no_grad()
     def _run(self, network: nn.Module) -> tuple[Tensor, Tensor]:
-        """The logarithms of a network's answers, and the labels."""
+        """A network's outputs, and the prepared targets."""
         training, fabric = network.training, self._trainer.fabric
         network.to(fabric.device).eval()
-        answers, labels = [], []
+        outputs, targets = [], []
         for data in self._parts:
             count = 0
             for x, y in data.batches(250, torch.Generator().manual_seed(self._trainer.seed)):
-                logits = run_model(network, data.finish(move_tensors(x, fabric.device)), self._trainer.channels_last)
-                answers.append(logits.float().log_softmax(1).cpu())
-                labels.append(y.cpu())
+                x = data.finish(move_tensors(x, fabric.device))
+                outputs.append(run_model(network, x, self._trainer.channels_last).float().cpu())
+                targets.append(self._trainer.objective.prepare(y.cpu()))
                 count += len(y)
                 if count >= _COMPARED:
                     break
         network.train(training)
-        return torch.cat(answers), torch.cat(labels)
+        return torch.cat(outputs), torch.cat(targets)
 
 
 def split_examples(task: TaskContext) -> tuple[Data, list[Data]]:

@@ -20,7 +20,7 @@ def compose(comparison: Comparison) -> list[Section]:
     analysed = [arm for arm in arms if was_analysed(arm)]
     return [
         make_summary_section(comparison),
-        make_accuracy_section(arms, split),
+        make_accuracy_section(arms, split, comparison.metric),
         make_forgetting_section(arms, split),
         make_filters_section(arms),
         make_costs_section(arms),
