@@ -399,3 +399,38 @@ class LastStep(nn.Module):
 
 def test_steps_may_be_selected_by_a_mask():
     assert find_groups(LastStep(), torch.tensor([[5, 2, 7]])) == {("embed",): 10}
+
+
+def test_all_layers_that_make_the_scores_are_heads():
+    channels = validated("distilled").channels
+    assert channels.heads == {"head.weight", "head.bias", "map.weight", "map.bias"} <= channels.private
+    assert list(channels.layers) == ["conv"]
+    new = validated("distilled").new_head(validated("distilled").tensors(), 7)
+    assert {name: tuple(tensor.shape) for name, tensor in new.items()} == {
+        "head.weight": (7, 9),
+        "head.bias": (7,),
+        "map.weight": (7, 9, 1, 1),
+        "map.bias": (7,),
+    }
+
+
+def test_grouped_convolutions_lose_whole_groups_or_channels_of_every_group():
+    assert sizes_of(validated("grouped").channels) == {("stem",): 6, ("middle",): 6, ("lanes",): 8, ("up",): 10}
+
+
+class Chaotic(nn.Module):
+    """Doubles every rounding error 24 times, by the logistic map."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.fc = nn.Linear(6, 96), nn.Linear(96, 64), nn.Linear(64, 2)
+
+    def forward(self, x):
+        x = torch.sigmoid(self.second(torch.tanh(self.first(x))))
+        for _ in range(24):
+            x = 4 * x * (1 - x)
+        return self.fc(x)
+
+
+def test_rounding_errors_that_the_model_makes_large_pin_nothing():
+    assert find_groups(Chaotic(), torch.zeros(1, 6)) == {("first",): 96, ("second",): 64}
