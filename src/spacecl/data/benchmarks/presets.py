@@ -108,7 +108,7 @@ _FAST_CIFAR10 = Preset(
 _FAST_CIFAR100 = Preset(  # later tasks need fewer epochs: they begin with the filters of the earlier ones
     {**_FAST_CNN, "epochs": 10, "retrain_epochs": 14, "augment": "flip-shift"},
     ({"from": 3, "epochs": 6, "retrain_epochs": 9, "retrain_lr": 0.025},),
-    _options({"size": 0.5}, 0.85, 0.1, ewc=10, rho=-5),
+    _options({"size": 0.5, "distill_below": 0}, 0.85, 0.1, ewc=10, rho=-5),
 )
 _FAST_8 = Preset(
     {**_FAST_CNN, "epochs": 8, "retrain_epochs": 8},
@@ -124,7 +124,7 @@ _BEST_CIFAR10 = Preset({**_FAST_CIFAR10.train, "epochs": 24, "retrain_epochs": 7
 _BEST_CIFAR100 = Preset(  # half of the free filters are enough to choose from, and take a third of the time
     {**_FAST_CNN, "epochs": 6, "augment": "flip-shift", "keep": "average"}
     | {"retrain_epochs": 64, "retrain_lr": 0.03, "retrain_schedule": "cosine"},
-    options=_options({"size": 0.5, "trainable_fraction": 0.5}, 0.85, 0.1, ewc=10, rho=-5),
+    options=_options({"size": 0.5, "trainable_fraction": 0.5, "distill_below": 0}, 0.85, 0.1, ewc=10, rho=-5),
 )
 
 # Thresholds for activations after the nonlinearity, by network, for ablations in which everything has a variance.
