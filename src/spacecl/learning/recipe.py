@@ -25,6 +25,7 @@ ClassWeights = Annotated[
 _BATCH_SIZES = {128: 20_000, 64: 2000, 32: 500}  # each from a number of examples on; 16 with fewer
 _LEAST_STEPS, _MOST_STEPS = 600, 2000  # of training
 _LEAST_EPOCHS = 30
+_RATE, _PRETRAINED_RATE = 2e-3, 5e-4
 SPEED_ONLY = ("num_workers",)  # options on which no result depends
 _TRUSTED = 200  # validation examples by which one epoch can be preferred to another
 
@@ -104,7 +105,7 @@ class Recipe:
         ----------
         examples : the number of training examples.
         valid : the number of validation examples. Default: unknown, and not enough.
-        pretrained : whether the network was trained before: its weights then change more slowly.
+        pretrained : whether the network was trained before: its weights then change more slowly until it is pruned.
         options : values of the recipe that are not to be chosen; the others follow from them.
 
         >>> few, many = Recipe.auto(65, 8), Recipe.auto(10_000, 1_000)
@@ -117,8 +118,9 @@ class Recipe:
             if not is_integer(value) or value < 0:
                 raise ConfigError(f"{name}={show(value)} must be a number of examples, 0 or more.")
         size = options.get("batch_size", next((size for size, least in _BATCH_SIZES.items() if examples >= least), 16))
-        rate = 5e-4 if pretrained else 2e-3
-        values: dict[str, Any] = {"batch_size": size, "optimizer": "adamw", "lr": rate, "schedule": "one-cycle", "clip": 1.0}
+        values: dict[str, Any] = {"batch_size": size, "optimizer": "adamw", "lr": _RATE, "schedule": "one-cycle", "clip": 1.0}
+        if pretrained and "lr" not in options:  # what is left of it after pruning is no better than a new network's weights
+            values |= {"lr": _PRETRAINED_RATE, "retrain_lr": _RATE}
         values["keep"] = "best" if valid is not None and valid >= _TRUSTED else "average"
         checked = Recipe(**values | options)  # before anything is computed from what a user gave
         if "epochs" not in options:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.fx import Node
 
 Uses = Mapping[Node, Mapping[int, str]]  # a reshape -> dimension of its result -> the stored number that gave its size
-RULES = 2  # version 1, of learners that were saved before, has no rules for products of activations
+RULES = 3  # learners saved before follow theirs: 1 has no products of activations, 2 no heads of nn.MultiheadAttention
 NO_OWNER = -1  # the owner of what no layer's width can change, such as the pixels of the input
 
 

@@ -16,6 +16,7 @@ from torch.nn.parameter import is_lazy
 
 from ..errors import ConfigError, UnsupportedModelError, warn_user
 from ..validation import show
+from .attention import replace_attention
 from .auxiliary import without_auxiliary_layers
 from .blueprint import Blueprint, check_head, describe_unsupported, is_pretrained, random_inputs, rebuild
 from .calling import Inputs, map_tensors
@@ -34,7 +35,7 @@ def validate_model(
     """Trace and check a model; returns its blueprint or raises an error that names layers and lines of code."""
     _check_arguments(model, example, head, shared)
     example = map_tensors(lambda tensor: tensor[:1].detach().cpu().clone(), example)
-    module = without_auxiliary_layers(_copy_model(model), example)
+    module = without_auxiliary_layers(_copy_model(model, rules), example)
     traced = trace(module, example, head, shared, rules)
     check_head(module, traced.head)
     channels = check_narrowing(module, example, traced)
@@ -146,7 +147,7 @@ def _supports_channels_last(module: nn.Module, example: Inputs) -> bool:
     return is_close(result, expected)
 
 
-def _copy_model(model: nn.Module) -> nn.Module:
+def _copy_model(model: nn.Module, rules: int) -> nn.Module:
     try:
         module = copy.deepcopy(model).cpu()
     except Exception as error:
@@ -154,4 +155,6 @@ def _copy_model(model: nn.Module) -> nn.Module:
             f"The model cannot be copied: {error}\nRemove what earlier runs left in it, such as stored activations."
         ) from error
     module.eval()
+    if rules >= 3:
+        replace_attention(module)
     return module
