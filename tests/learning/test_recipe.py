@@ -37,6 +37,13 @@ def test_few_examples_get_as_many_steps_as_many_do_and_many_do_not_take_forever(
     assert sizes[0] < sizes[-1]
 
 
+def test_a_pretrained_network_has_fewer_epochs_of_many_examples_and_as_many_steps_with_few():
+    for examples in (2, 65, 300, 1800, 10_000):
+        steps = count_steps(Recipe.auto(examples, pretrained=True), examples)
+        assert 600 <= steps <= count_steps(Recipe.auto(examples), examples), examples
+    assert Recipe.auto(1800, pretrained=True).epochs < Recipe.auto(1800).epochs
+
+
 def test_retraining_has_at_least_as_many_steps_as_training():
     for options in ({}, {"epochs": 3}, {"batch_size": 7}):
         recipe = Recipe.auto(500, **options)

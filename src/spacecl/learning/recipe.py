@@ -24,7 +24,7 @@ ClassWeights = Annotated[
 # What Recipe.auto decides by, chosen on the folders of pictures that experiments/few_pictures.py makes.
 _BATCH_SIZES = {128: 20_000, 64: 2000, 32: 500}  # each from a number of examples on; 16 with fewer
 _LEAST_STEPS, _MOST_STEPS = 600, 2000  # of training
-_LEAST_EPOCHS = 30
+_LEAST_EPOCHS, _PRETRAINED_EPOCHS = 30, 15  # a network that was trained before learns sooner
 _RATE, _PRETRAINED_RATE = 2e-3, 5e-4
 SPEED_ONLY = ("num_workers",)  # options on which no result depends
 _TRUSTED = 200  # validation examples by which one epoch can be preferred to another
@@ -105,7 +105,8 @@ class Recipe:
         ----------
         examples : the number of training examples.
         valid : the number of validation examples. Default: unknown, and not enough.
-        pretrained : whether the network was trained before: its weights then change more slowly until it is pruned.
+        pretrained : whether the network was trained before: it then needs fewer epochs, and its weights change more slowly
+            until it is pruned.
         options : values of the recipe that are not to be chosen; the others follow from them.
 
         >>> few, many = Recipe.auto(65, 8), Recipe.auto(10_000, 1_000)
@@ -125,7 +126,8 @@ class Recipe:
         checked = Recipe(**values | options)  # before anything is computed from what a user gave
         if "epochs" not in options:
             steps = max(1, -(-examples // checked.batch_size))  # of an epoch
-            values["epochs"] = min(max(-(-_LEAST_STEPS // steps), _LEAST_EPOCHS), max(1, _MOST_STEPS // steps))
+            least = _PRETRAINED_EPOCHS if pretrained else _LEAST_EPOCHS
+            values["epochs"] = min(max(-(-_LEAST_STEPS // steps), least), max(1, _MOST_STEPS // steps))
         values |= {"retrain_epochs": values.get("epochs", checked.epochs)}
         return Recipe(**values | options)
 
