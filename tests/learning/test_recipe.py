@@ -1,5 +1,6 @@
 """Training that fits the data: the recipe that is chosen by their amount, clipped gradients and averaged weights."""
 
+import numpy as np
 import pytest
 import torch
 from lightning_fabric import Fabric
@@ -7,7 +8,7 @@ from models import VECTOR, chain, tasks
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from spacecl import SPACE, STL, ConfigError, Learner, Recipe, StoreError, Task
+from spacecl import SPACE, STL, ConfigError, Images, Learner, Recipe, StoreError, Task
 from spacecl.data.task_data import Data
 from spacecl.learning.checkpoints import Checkpointer, PhaseState, random_state
 from spacecl.learning.optimizers import clip_gradients
@@ -85,6 +86,17 @@ def test_a_task_without_a_recipe_is_learned_by_the_amount_of_its_data():
     assert len(record.history) == 2 * Recipe.auto(90, 5).epochs
     record = learner.learn(Task("loader", DataLoader(TensorDataset(x, y), batch_size=45), (x, y)))
     assert len(record.history) == 2 * Recipe.auto(90, 90, batch_size=45).epochs
+
+
+def test_pictures_are_shifted_unless_they_are_tiny_or_their_pixels_permuted():
+    def values_for(side: int, order: torch.Tensor | None = None, **options) -> dict:
+        images = Images(np.zeros((4, 1, side, side), np.uint8), [0, 1, 0, 1], [0.0], [1.0], order=order, **options)
+        return Data(images, "train").recipe_values
+
+    assert values_for(28) == {"augment": "shift"}
+    assert values_for(8) == values_for(28, torch.randperm(784)) == {}
+    assert values_for(8, shape=(3, 32, 32)) == {"augment": "shift"}, "with borders"
+    assert Data((torch.zeros(4, 1, 28, 28), torch.tensor([0, 1, 0, 1])), "train").recipe_values == {}, "may be anything"
 
 
 def test_a_checkpoint_knows_the_recipe_that_was_chosen(tmp_path):

@@ -459,7 +459,8 @@ def test_the_recipe_auto_holds_only_what_the_user_sets_and_chooses_the_rest_for_
     assert config.train == {"lr": 0.5}
     chosen = [config.make_recipe(number, examples, 10) for number, examples in ((1, 100), (1, 9000), (2, 100))]
     assert chosen == [Recipe.auto(100, 10, lr=0.5), Recipe.auto(9000, 10, lr=0.5), Recipe.auto(100, 10, lr=0.5, batch_size=8)]
-    assert config.make_recipe(1, 100, 10, batch_size=5) == Recipe.auto(100, 10, lr=0.5, batch_size=5), "of a DataLoader"
+    suggested = {"batch_size": 5, "lr": 0.1}  # by the form of the data
+    assert config.make_recipe(1, 100, 10, suggested=suggested) == Recipe.auto(100, 10, lr=0.5, batch_size=5)
     alone = resolve({"benchmark": str(tmp_path), "method": "stl"}).make_recipe(1, 100, 10)
     both = Recipe.auto(100, 10)
     assert alone.epochs == both.epochs + both.retrain_epochs, "without retraining, training has its epochs"

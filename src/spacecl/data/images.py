@@ -128,6 +128,12 @@ class Images:
         """The labels of the selected images: int64, or as they were given if they are fractions."""
         return _to_targets(self.labels if self.rows is None else self.labels[self.rows])
 
+    @property
+    def can_be_shifted(self) -> bool:
+        """Whether a shift by a few pixels leaves an image what it is: not of tiny ones, nor where pixels are permuted."""
+        sides = (self.pixels.shape if self.shape is None else self.shape)[-2:]
+        return self.order is None and min(sides) >= 10 * SHIFT
+
     def subset(self, rows: Any) -> Images:
         """Select some of these images by number. Nothing is copied."""
         rows = np.asarray(rows)

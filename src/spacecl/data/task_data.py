@@ -111,9 +111,11 @@ class Data:
         return len(self.numbers) if self.loader is None else self._count(self.loader.dataset)
 
     @property
-    def batch_size(self) -> int | None:
-        """The examples in a batch of a DataLoader, which keeps its own; None for other data."""
-        return None if self.loader is None else max(1, -(-len(self) // max(1, len(self.loader))))
+    def recipe_values(self) -> dict[str, Any]:
+        """What the form of the data decides of a recipe: a DataLoader keeps its batch size, and pictures can be shifted."""
+        if self.loader is not None:
+            return {"batch_size": max(1, -(-len(self) // max(1, len(self.loader))))}
+        return {"augment": "shift"} if self.images is not None and self.images.can_be_shifted else {}
 
     @property
     def source(self) -> Source:

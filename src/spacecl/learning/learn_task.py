@@ -51,7 +51,8 @@ def learn_task(
         train, valid, targets = prepare_data(task, state.core.blueprint.example, torch.Generator().manual_seed(own_seed))
         state.method.check_target(task.name, targets.kind)
         if recipe is None:
-            recipe = state.method.spend_all_epochs(_choose_recipe(train, valid, state.core.blueprint.pretrained), number)
+            recipe = Recipe.auto(len(train), len(valid), state.core.blueprint.pretrained, **train.recipe_values)
+            recipe = state.method.spend_all_epochs(recipe, number)
         check_recipe(task, targets, recipe)
         train.workers = valid.workers = recipe.num_workers
         objective = make_objective(task, targets, train, state.core.blueprint.has_bias, own_seed)
@@ -119,11 +120,6 @@ def _get_objectives(state: State, recipe: Recipe, seed: int) -> tuple[Objective,
     if state.method.needs_data:
         objectives = {n: add_recipe(objective, recipe, state.data[n][0], seed) for n, objective in objectives.items()}
     return tuple(objectives.values())
-
-
-def _choose_recipe(train: Data, valid: Data, pretrained: bool) -> Recipe:
-    size = train.batch_size
-    return Recipe.auto(len(train), len(valid), pretrained, **({} if size is None else {"batch_size": size}))
 
 
 def _check_earlier_data(state: State) -> None:

@@ -116,7 +116,7 @@ class Config:
         return names + ([self.benchmark] if is_file and ".py" in self.benchmark else [])
 
     def make_recipe(
-        self, number: int, examples: int, valid: int, pretrained: bool = False, batch_size: int | None = None
+        self, number: int, examples: int, valid: int, pretrained: bool = False, suggested: Mapping[str, Any] | None = None
     ) -> Recipe:
         """The recipe for a task. A method that does not retrain trains for the epochs of both phases.
 
@@ -125,16 +125,14 @@ class Config:
         number : the number of the task, from 1.
         examples, valid : the numbers of its training and validation examples, by which the recipe auto is chosen.
         pretrained : whether the network was trained before, by which the recipe auto is chosen, too.
-        batch_size : that of the task's DataLoader, if its data have one.
+        suggested : what the form of the data decides of the recipe auto, unless it is set (`Data.recipe_values`).
         """
         values = dict(self.train)
         for change in self.later:
             if number >= change["from"]:
                 values |= {name: value for name, value in change.items() if name != "from"}
         if self.recipe == "auto":
-            recipe = Recipe.auto(
-                examples, valid, pretrained, **({} if batch_size is None else {"batch_size": batch_size}) | values
-            )
+            recipe = Recipe.auto(examples, valid, pretrained, **{**(suggested or {}), **values})
         else:
             recipe = Recipe(**values)
         return self.make_method().spend_all_epochs(recipe, number - 1)

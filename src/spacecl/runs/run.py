@@ -155,8 +155,8 @@ def _get_objective(task: Task, count: DataCounts) -> Objective:
 
 
 def _make_recipe(config: Config, learner: Learner, number: int, task: Task, count: DataCounts) -> Recipe:
-    pretrained, batch_size = learner.core.blueprint.pretrained, open_data(task, "train").batch_size
-    return config.make_recipe(number, count["train"], count["valid"], pretrained, batch_size)
+    pretrained, values = learner.core.blueprint.pretrained, open_data(task, "train").recipe_values
+    return config.make_recipe(number, count["train"], count["valid"], pretrained, values)
 
 
 def _learn(learner: Learner, task: Task, number: int, recipe: Recipe, folder: Path, journal: Journal) -> None:
