@@ -76,9 +76,7 @@ def find_source_problem(source: Any) -> str | None:
         return None
     if isinstance(source, Mapping):  # such as a DatasetDict
         names = ", ".join(map(str, source))
-        return (
-            f'there are several datasets: {names}. Give each by itself, such as Task(name, data["train"], ...).'
-        )
+        return f'there are several datasets: {names}. Give each by itself, such as Task(name, data["train"], ...).'
     return f"a {type(source).__name__} of datasets or loaders. Give one; torch.utils.data.ConcatDataset joins datasets."
 
 
