@@ -25,8 +25,9 @@ import torch
 from torch import Tensor
 
 from spacecl import Images, Learner
+from spacecl.data.prepare import prepare_data
 from spacecl.data.sources import find_missing, load
-from spacecl.data.task_data import Data, prepare_data
+from spacecl.data.task_data import Data
 from spacecl.inference import task_inference
 from spacecl.inference.task_inference import accept_features, estimate_bounds, extract_features, make_signature, score_features
 from spacecl.methods.space.moments import Moments

@@ -1,9 +1,12 @@
 """Pages that are made from the code are what the code says now: `make docs` writes them."""
 
+import importlib.util
 import re
 import runpy
 
+import pytest
 from helpers import ROOT
+from zoo.stand_ins import import_torchvision
 
 GENERATE = ROOT / "docs" / "generate"
 
@@ -32,11 +35,28 @@ def test_the_drawing_of_the_packages_and_the_list_of_modules_are_current():
     assert "learner --> methods" in page
 
 
+def read_blocks(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (GENERATE.parent / page).read_text(), re.DOTALL)
+
+
+@pytest.mark.filterwarnings("ignore:.*the network is right on.*")
 def test_the_code_in_the_page_about_models_runs():
-    """Without the part that needs the extra zoo: tests/zoo runs all of it."""
-    blocks = re.findall(r"```python\n(.*?)```", (GENERATE.parent / "models.md").read_text(), re.DOTALL)
     namespace: dict[str, object] = {}
-    for block in blocks:
-        if not block.startswith("# needs"):
+    for block in read_blocks("models.md"):
+        if not block.startswith("# needs"):  # another package: see below
             exec(compile(block, "models.md", "exec"), namespace)
-    assert "learner" in namespace
+    assert "SmallViT" in namespace
+
+
+@pytest.mark.parametrize("page", ["models.md", "data.md"])
+@pytest.mark.filterwarnings("ignore:.*the network is right on.*")
+def test_the_code_that_needs_another_package_runs(page):
+    """Each of these examples stands by itself."""
+    block, *others = [block for block in read_blocks(page) if block.startswith("# needs")]
+    assert not others, "one for each page"
+    package = block.splitlines()[0].removeprefix("# needs: ")
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    if importlib.util.find_spec("torchvision") is not None:
+        import_torchvision()  # transformers imports it if it can
+    exec(compile(block, page, "exec"), {})

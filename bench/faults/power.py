@@ -21,7 +21,7 @@ import torch
 from spacecl import SPACE, Learner, Recipe, Task, disk, store
 from spacecl.data import cache
 from spacecl.data.arrays import DecodedDataset, Split
-from spacecl.data.task_data import check_all_data
+from spacecl.data.prepare import check_all_data
 from spacecl.learning.checkpoints import Checkpointer, Epoch, PhaseState, random_state
 from spacecl.runs.metrics_log import Journal, read_rows
 from spacecl.runs.resolve import resolve

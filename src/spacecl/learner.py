@@ -18,10 +18,11 @@ from torch import Tensor, nn
 
 from . import store
 from .data.inputs import Keys
+from .data.prepare import check_targets, prepare_data
 from .data.query_inputs import Query
 from .data.task import CLASSES, Source, Task, check_reading
 from .data.task import INFER as INFER
-from .data.task_data import Data, check_targets, prepare_data
+from .data.task_data import Data
 from .errors import ConfigError, DataError, SpaceError, SpaceWarning, StoreError, TaskError, renamed
 from .inference.task_inference import Identified, Inferred, Predictions
 from .learning.checkpoints import Epoch

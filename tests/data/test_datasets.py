@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from spacecl import ConfigError, DataError, Images, Learner, Recipe, Task
+from spacecl.data.prepare import check_data
 from spacecl.data.task_data import Data
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(too few samples|validation examples).*")
@@ -76,11 +77,11 @@ BAD = {
     "no key": (lambda i: {"a": X[i], "b": 0}, {}, r"the entries are a, b\. Say which are the inputs.*keys="),
     "three entries": (lambda i: {"a": X[i], "b": X[i], "label": 0}, {}, "the entries are a, b, label"),
     "a wrong key": (lambda i: {"a": X[i], "y": 0}, {"keys": ("a", "z")}, "there is no entry 'z'; the entries are a, y"),
-    "words": (lambda i: (X[i], "cat"), {}, "labels must be whole numbers, one per example; got list"),
-    "words to read": (lambda i: {"text": "a cat", "label": 0}, {}, "inputs must be tensors; got list"),
+    "words": (lambda i: (X[i], "cat"), {}, r"the labels are text\. Number the classes from 0"),
+    "words to read": (lambda i: {"text": "a cat", "label": 0}, {}, r"the inputs are text.*a tokenizer in a collate function"),
     "a class too many": (lambda i: (X[i], 3 if i == 77 else 0), {"classes": 3}, "the label 3 is outside its 3 classes"),
     "a NaN": (lambda i: (X[i] / (0 if i == 77 else 1), 0), {"classes": 3}, "the input in row 77 holds NaN or infinite"),
-    "a row of another size": (lambda i: (X[i][: 5 if i == 77 else 6], 0), {"classes": 3}, "cannot be put into one batch"),
+    "a row of another size": (lambda i: (X[i][: 5 if i == 77 else 6], 0), {"classes": 3}, "one batch: .*collate="),
 }
 
 
@@ -92,6 +93,32 @@ def test_bad_examples_get_a_sentence_whoever_reads_them_and_nothing_is_committed
         learner.learn(Task("t", Rows(make), **options), Recipe(epochs=2, num_workers=workers))
     assert "Traceback" not in str(caught.value)
     assert learner.tasks == ()
+
+
+class DataModule:
+    """As one of Lightning: it has loaders, and is none."""
+
+    def train_dataloader(self):
+        return DataLoader(Rows(lambda i: (X[i], Y[i])))
+
+
+NO_SOURCE = {
+    "datasets by name": (
+        {"train": Subset([], []), "test": Subset([], [])},
+        r"several datasets: train, test\. Give each by itself",
+    ),
+    "a list of loaders": ([DataLoader([0])], "a list of datasets or loaders. Give one"),
+    "two datasets": ((Subset([], []), Subset([], [])), "a tuple of datasets or loaders. Give one"),
+    "a data module": (DataModule(), r"got DataModule\. Give its train_dataloader\(\)"),
+    "text": ((["a cat", "a dog"], [0, 1]), r"train: the inputs are text"),
+    "text labels": ((X[:2], np.array(["cat", "dog"]).tolist()), r"train: the labels are text"),
+}
+
+
+@pytest.mark.parametrize(("source", "message"), NO_SOURCE.values(), ids=NO_SOURCE)
+def test_what_only_holds_data_is_refused_with_what_to_give(source, message):
+    with pytest.raises(DataError, match=message):
+        learn(source)
 
 
 def test_a_picture_without_a_transform_gets_a_sentence():
@@ -218,7 +245,7 @@ def test_checking_a_loader_does_not_change_what_it_draws_later():
     for source, classes in ((Augmented(), None), (Rows(lambda i: (X[i], Y[i])), None), (Augmented(), 3)):
         generator = torch.Generator().manual_seed(4)
         data = Data(DataLoader(source, 20, shuffle=True, generator=generator), "data")
-        assert data.check(VECTOR, classes=classes).outputs == 3
+        assert check_data(data, VECTOR, classes=classes).outputs == 3
         assert torch.equal(generator.get_state(), torch.Generator().manual_seed(4).get_state())
 
 
@@ -277,6 +304,7 @@ class TestQueries:
 @pytest.mark.filterwarnings("ignore:.*the network is right on.*")
 def test_the_examples_of_the_docs_run_as_they_are_written(monkeypatch):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "data.md").read_text(), re.DOTALL)
+    blocks = [block for block in blocks if not block.startswith("# needs")]  # tests/test_docs.py runs those
     assert len(blocks) == 5
     namespace = {"__name__": "docs"}
     monkeypatch.setitem(sys.modules, "docs", type(sys)("docs"))

@@ -8,7 +8,8 @@ import torch
 
 from spacecl import DataError, Images, Learner, Recipe, Task
 from spacecl.data.images import augment, compute_statistics, preprocess
-from spacecl.data.task_data import Data, fingerprint, prepare_data
+from spacecl.data.prepare import fingerprint, prepare_data
+from spacecl.data.task_data import Data
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (50, 3, 6, 6), dtype=np.uint8)
 LABELS = np.arange(50) % 2

@@ -9,7 +9,8 @@ from torch.utils.data import DataLoader
 
 import spacecl
 from spacecl import ConfigError, DataError, Learner, Recipe, Task
-from spacecl.data.task_data import Data, fingerprint
+from spacecl.data.prepare import fingerprint
+from spacecl.data.task_data import Data
 from spacecl.methods import METHODS
 from spacecl.runs.costs import count_costs, measure_costs
 

@@ -15,7 +15,8 @@ from spacecl.data import sources
 from spacecl.data.benchmarks.networks import CNN, NETWORKS, ResNet18
 from spacecl.data.benchmarks.presets import BENCHMARKS
 from spacecl.data.benchmarks.streams import load_stream
-from spacecl.data.task_data import Data, check_all_data
+from spacecl.data.prepare import check_all_data
+from spacecl.data.task_data import Data
 
 
 def test_permutations_are_the_same_in_every_run_and_differ_between_tasks():

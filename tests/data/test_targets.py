@@ -7,8 +7,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from spacecl import DataError, Images, Task
 from spacecl.data.benchmarks.streams import _limit_task
+from spacecl.data.prepare import check_all_data, check_data, prepare_data
 from spacecl.data.targets import Scaling, Targets
-from spacecl.data.task_data import Data, check_all_data, prepare_data
+from spacecl.data.task_data import Data
 
 EXAMPLE = torch.zeros(1, 4)
 X = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
@@ -46,6 +47,7 @@ def test_the_kind_follows_from_type_and_shape(y, targets):
         ("values", LABELS, Targets("values", 3)),
         ("labels", torch.eye(3).repeat(20, 1), Targets("labels", 3)),
         ("values", (torch.arange(60) % 3).float(), Targets("values", 1, flat=True)),
+        ("values", X[:, :3].softmax(1), Targets("values", 3)),
     ],
 )
 def test_what_is_left_open_can_be_said(target, y, targets):
@@ -79,6 +81,7 @@ def test_datasets_loaders_and_images_have_kinds_too():
 
 REFUSED = {
     "one-hot": (Task("t", (X, torch.eye(3).repeat(20, 1).long())), 'say so with target="labels"'),
+    "probabilities": (Task("t", (X, X[:, :3].softmax(1))), 'mixup makes such targets.*target="values"'),
     "floats that count": (Task("t", (X, (torch.arange(60) % 3).float())), 'say so with target="values"'),
     "whole numbers in rows": (Task("t", (X, 2 * LABELS)), 'say so with target="values"'),
     "a label of 2": (Task("t", (X, LABELS + LABELS), target="labels"), r"labels must be 0 or 1; row \d+ holds another"),
@@ -114,7 +117,7 @@ def test_batches_of_another_shape_are_refused():
             return X[index], X[index, : 2 if index < 30 else 3]
 
     data = Data(DataLoader(Uneven(X), batch_size=30), "data")
-    assert data.check(EXAMPLE) == Targets("values", 2), "the first batch says what there is; others are checked when read"
+    assert check_data(data, EXAMPLE) == Targets("values", 2), "the first batch says what there is; others are checked when read"
     with pytest.raises(DataError, match=r"the targets of row 30 have the shape \(3,\); those before have \(2,\)"):
         list(data.batches(30))
 

@@ -6,7 +6,7 @@ from models import VECTOR, chain, tasks
 from torch.utils.data import Dataset
 
 from spacecl import DataError, Learner, Recipe, Task
-from spacecl.data.task_data import check_all_data, prepare_data
+from spacecl.data.prepare import check_all_data, prepare_data
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*too few samples.*")
 

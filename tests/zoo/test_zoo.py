@@ -1,13 +1,10 @@
 """The zoo: models that people bring are admitted as they are, or refused with the expected reason."""
 
 import importlib.util
-import re
 import warnings
-from pathlib import Path
 
 import pytest
 import torch
-from stand_ins import import_torchvision
 from zoo_models import CLASSES, ZOO
 
 from spacecl import SPACE, Learner, Recipe, Task
@@ -86,11 +83,3 @@ def test_a_task_keeps_its_bits_when_another_is_learned(name):
     assert torch.equal(learner.logits(inputs, "task 1"), before)
     learner.verify()
     assert all(len(x) == EXAMPLES for x in list_tensors(inputs))
-
-
-def test_the_code_in_the_page_about_models_runs():
-    import_torchvision()
-    namespace: dict[str, object] = {}
-    for block in re.findall(r"```python\n(.*?)```", (Path(__file__).parents[2] / "docs" / "models.md").read_text(), re.DOTALL):
-        exec(compile(block, "models.md", "exec"), namespace)
-    assert "BertConfig" in namespace

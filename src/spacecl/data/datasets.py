@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import DataLoader, Dataset, Subset
 
 from ..errors import DataError
 from ..seeds import use_cpu_seed
@@ -65,6 +65,30 @@ def _return(batch: Any) -> Any:
     return batch
 
 
+def find_source_problem(source: Any) -> str | None:
+    """Say what to give in place of several datasets or loaders, or return None if these are not what there is.
+
+    >>> find_source_problem({"train": Dataset(), "test": Dataset()})
+    'there are several datasets: train, test. Give each by itself, such as Task(name, data["train"], ...).'
+    """
+    parts = source.values() if isinstance(source, Mapping) else source if isinstance(source, (list, tuple)) else ()
+    if not any(isinstance(part, (Dataset, DataLoader)) or hasattr(part, "__getitems__") for part in parts):
+        return None
+    if isinstance(source, Mapping):  # such as a DatasetDict
+        names = ", ".join(map(str, source))
+        return f'there are several datasets: {names}. Give each by itself, such as Task(name, data["train"], ...).'
+    return f"a {type(source).__name__} of datasets or loaders. Give one; torch.utils.data.ConcatDataset joins datasets."
+
+
+def suggest_source(source: Any) -> str:
+    """What to give in place of an object that is no data but has some: a sentence that begins with a space, or nothing."""
+    if hasattr(source, "train_dataloader"):  # a data module of Lightning
+        return " Give its train_dataloader(), and its val_dataloader() with valid=..."
+    if isinstance(getattr(source, "loader", None), DataLoader):  # what timm wraps its loaders in
+        return " Give the DataLoader that it wraps, without a prefetcher (in timm: create_loader(..., use_prefetcher=False))."
+    return ""
+
+
 def find_labels(dataset: Any) -> Tensor | None:
     """The labels of a dataset that has them in an attribute, as those of torchvision do, without reading any example.
 
@@ -95,9 +119,11 @@ _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def replace_transform(dataset: Any, transform: Callable[[Any], Any]) -> Any:
-    """The same dataset with another transform, if it has one as an attribute, as those of torchvision do."""
+    """The same dataset with another transform, as those of torchvision (an attribute) and Hugging Face (a function) have."""
     if isinstance(dataset, Subset):
         return Subset(replace_transform(dataset.dataset, transform), dataset.indices)
+    if hasattr(dataset, "with_transform"):
+        return dataset.with_transform(transform)
     if not hasattr(dataset, "transform"):
         raise DataError(
             f"valid_transform replaces the attribute `transform` of a dataset, but a {type(dataset).__name__} has none. "

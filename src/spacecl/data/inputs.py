@@ -20,6 +20,11 @@ PICTURES = (
     "the inputs are pictures (PIL images), which a network cannot read. Give the dataset a transform that makes tensors of one "
     "size, such as torchvision's ToTensor(), or give the pictures as spacecl.Images."
 )
+TEXT = (
+    "the inputs are text, which a network cannot read. Turn it into whole numbers, as many for each example, for instance with "
+    "a tokenizer in a collate function."
+)
+TEXT_LABELS = "the labels are text. Number the classes from 0, and name them with classes=[...]."
 
 
 def split_pair(value: Any, keys: Keys | None = None) -> tuple[Any, Any]:
@@ -66,7 +71,8 @@ def collate_examples(examples: Sequence[Any], keys: Keys | None = None) -> tuple
     except DataError:
         raise
     except (TypeError, ValueError, RuntimeError, KeyError, IndexError) as error:
-        raise DataError(f"the examples cannot be put into one batch: {first_line(error)}") from error
+        hint = "All need the same size; otherwise give a function that makes batches, with collate=..."
+        raise DataError(f"the examples cannot be put into one batch: {first_line(error)}. {hint}") from error
 
 
 def _stack(values: Sequence[Any]) -> Any:
@@ -87,6 +93,11 @@ def is_picture(value: Any) -> bool:
     return any(base.__module__.partition(".")[0] == "PIL" for base in type(value).__mro__)
 
 
+def is_text(values: Any) -> bool:
+    """Whether values are text, one by one or in a list."""
+    return isinstance(values, str) or (isinstance(values, (list, tuple)) and bool(values) and is_text(values[0]))
+
+
 def to_batch(batch: Any, keys: Keys | None = None) -> tuple[Any, Any]:
     """The inputs and targets of a batch that the user's own code has made, with tensors where that is possible."""
     x, y = split_pair(batch, keys)
@@ -105,6 +116,10 @@ def to_tensor(values: Any, what: str) -> Tensor:
     """Convert an array to a plain tensor, or raise an error that begins with `what`."""
     if isinstance(values, (list, tuple)) and values and is_picture(values[0]):
         raise DataError(f"{what.partition(':')[0]}: {PICTURES}")
+    if isinstance(values, Sequence) and not isinstance(values, (list, tuple, str)):
+        values = values[:]  # a column of a Hugging Face dataset, which is read then
+    if is_text(values):
+        raise DataError(f"{what.partition(':')[0]}: {TEXT_LABELS if what.endswith('the labels') else TEXT}")
     try:
         tensor = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
@@ -157,6 +172,8 @@ def _check_tensor(x: Any, example: Tensor, subject: str, one: str, first: int | 
     are, have = ("are", "have") if subject == "inputs" else ("is", "has")
     if is_picture(x):
         return PICTURES
+    if is_text(x):
+        return TEXT
     if not isinstance(x, Tensor):
         return f"{subject} must be {'tensors' if are == 'are' else 'a tensor'}; got {type(x).__name__}. {_CONVERT}"
     kind = describe_unsupported(x)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..errors import DataError
 from ..structure.blueprint import describe_unsupported
-from .inputs import name_row
+from .inputs import TEXT_LABELS, is_text, name_row
 
 TargetKind = Literal["classes", "labels", "values"]
 TARGET_KINDS: tuple[TargetKind, ...] = get_args(TargetKind)
@@ -77,6 +77,12 @@ def infer_kind(y: Tensor) -> TargetKind:
     if binary:
         return "labels"
     if y.is_floating_point():
+        if y.dim() == 2 and y.shape[1] > 1 and len(y) and _are_probabilities(y):
+            raise DataError(
+                f"targets are {given}, and each row sums to 1, as probabilities of classes do (mixup makes such targets). Give "
+                "class numbers, and smooth them with Recipe(label_smoothing=...). To predict these numbers, say so with "
+                'target="values".'
+            )
         if y.dim() == 1 and len(y) and _counts_from_zero(y):
             raise DataError(
                 f"targets are {given}, but count from 0 as classes do. For classes, labels must be whole numbers: y.long(). "
@@ -89,6 +95,10 @@ def infer_kind(y: Tensor) -> TargetKind:
             'zeros and ones; to predict these numbers, say so with target="values".'
         )
     return "classes"
+
+
+def _are_probabilities(y: Tensor) -> bool:
+    return bool((y >= 0).all()) and bool((y.double().sum(1) - 1).abs().max() < 1e-5)
 
 
 def _counts_from_zero(y: Tensor) -> bool:
@@ -105,6 +115,8 @@ def find_target_problem(y: Any, kind: TargetKind, first: int | Tensor) -> str | 
     unsupported = describe_unsupported(y) if isinstance(y, Tensor) else None
     given = f"{unsupported or y.dtype} of shape {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
     plain = isinstance(y, Tensor) and unsupported is None
+    if is_text(y):
+        return TEXT_LABELS
     if kind == "classes":
         if not plain or y.is_floating_point() or y.dtype == torch.bool or y.dim() != 1:
             return f"labels must be whole numbers, one per example; got {given}."

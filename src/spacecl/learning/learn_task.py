@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..data.prepare import prepare_data
 from ..data.targets import TargetKind
 from ..data.task import Task
-from ..data.task_data import Data, prepare_data
+from ..data.task_data import Data
 from ..documents import digest_json
 from ..errors import ConfigError, DataError, TaskError, TrainingError, warn_user
 from ..inference.task_inference import SAMPLES as SIGNATURE_SAMPLES

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import __version__
+from ..data.prepare import DataCounts
 from ..data.task import Task
-from ..data.task_data import DataCounts
 from ..learner import Learner
 from ..learning.record import TaskRecord
 from ..structure.calling import Inputs

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from ..data.images import Preprocessing, preprocess
 from ..data.pictures import decode_pictures, list_pictures
+from ..data.prepare import prepare_data
 from ..data.targets import Targets
 from ..data.task import Source, Task
-from ..data.task_data import Data, open_data, prepare_data
+from ..data.task_data import Data, open_data
 from ..errors import ConfigError, DataError, SpaceError
 from ..export.export import FORMATS, ExportInfo, file_names, open_session, write_index
 from ..learner import Learner

@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from .. import disk, store
+from ..data.prepare import DataCounts, check_all_data
 from ..data.targets import Targets
 from ..data.task import Task
-from ..data.task_data import DataCounts, check_all_data, open_data
+from ..data.task_data import open_data
 from ..errors import ConfigError, StoreError
 from ..learner import Learner
 from ..learning.objective import Objective, check_recipe

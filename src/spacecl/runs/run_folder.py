@@ -20,10 +20,11 @@ from typing_extensions import NotRequired, TypedDict
 
 from .. import __version__, disk, store
 from ..data.benchmarks.streams import load_stream
+from ..data.prepare import DataCounts, fingerprint, prepare_data
 from ..data.registry import split_file
 from ..data.targets import TargetKind
 from ..data.task import Task
-from ..data.task_data import DataCounts, fingerprint, open_data, prepare_data
+from ..data.task_data import open_data
 from ..documents import Count, read_document
 from ..errors import ConfigError, StoreError
 from ..learner import Learner
