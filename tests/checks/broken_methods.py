@@ -92,6 +92,28 @@ class Untrained(Method):
 
 
 @dataclass(frozen=True)
+class OneTrack(Method):
+    """Says that it learns values, and has the loss of classes."""
+
+    forgets = True
+    target_kinds = ("classes", "values")
+
+    def learn(self, core, task):
+        return replace_weights(core, *train(core, task, make_loss=lambda module: one_track_loss))
+
+
+def one_track_loss(module, x, y):
+    return torch.nn.functional.cross_entropy(module(x), y.float() if y.dim() == 2 else y)
+
+
+@dataclass(frozen=True)
+class Boastful(Forgetful):
+    """Says that it learns what nobody does."""
+
+    target_kinds = ("classes", "boxes")
+
+
+@dataclass(frozen=True)
 class Thawing(Method):
     """Trains what the user froze."""
 

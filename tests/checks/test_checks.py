@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spacecl import SpaceError
-from spacecl.checks import accounting, learning, options, processes, suite
+from spacecl.checks import accounting, learning, options, processes, suite, targets
 from spacecl.checks.models import FAMILIES
 from spacecl.checks.subject import CheckError, NotApplicableError, Subject
 from spacecl.checks.suite import CHECKS, Check, run_checks
@@ -30,6 +30,11 @@ FAULTS = {
     "Tireless": (functools.partial(learning.check_resuming, family=CHAIN), "plan.. promises 2 epochs of a third task"),
     "Repetitive": (functools.partial(learning.check_resuming, family=CHAIN), "Two phases of one task are named 'train'"),
     "Untrained": (learning.check_commit, "Commit the tensors of the module that was trained"),
+    "OneTrack": (functools.partial(targets.check_targets, kind="values"), r"the R² of a task of values is .*task\.loss"),
+    "Boastful": (
+        functools.partial(targets.check_targets, kind="labels"),
+        "target_kinds has 'boxes'; there are classes, labels",
+    ),
     "Thawing": (learning.check_inputs, "a layer that the user froze was trained"),
     "Careless": (options.check_options, "pace='much' was accepted"),
     "Silent": (options.check_help, "the class has no docstring"),
@@ -52,6 +57,11 @@ def test_a_method_that_forgets_without_saying_so_fails_under_every_optimizer(tmp
 def test_a_run_with_too_many_epochs_is_found(tmp_path):
     with pytest.raises(CheckError, match="took 8 epochs instead of 4"):
         processes.check_run(subject("Tireless"), tmp_path)
+
+
+def test_only_the_kinds_that_a_method_claims_are_checked(tmp_path):
+    with pytest.raises(NotApplicableError, match="target_kinds does not have labels"):
+        targets.check_targets(subject("OneTrack"), tmp_path, kind="labels")
 
 
 def test_a_wrong_size_is_found(tmp_path, monkeypatch):

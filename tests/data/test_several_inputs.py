@@ -57,6 +57,29 @@ def test_every_method_learns_a_model_with_several_inputs(name):
     learner.verify()
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_learns_labels_and_values_of_several_inputs(name, tmp_path):
+    x = make_inputs()
+    labels = torch.stack([x["pixels"][:, 0] > 0, x["ids"][:, 0] > 10], 1).long()
+    values = 1e3 * (x["pixels"][:, :2] + x["ids"][:, :2] / 10)
+    method = METHODS[name](**{"UCB": {"samples": 2}, "EWC": {"samples": 20}}.get(name, {}))
+    torch.manual_seed(0)
+    learner = Learner(Captioned(), method, example_input=CAPTIONED)
+    learner.learn(Task("labels", (x, labels)), QUICK)
+    before = learner.logits(x, "labels")
+    rows = [({key: part[row] for key, part in x.items()}, values[row]) for row in range(len(values))]
+    learner.learn(Task("values", rows), QUICK)  # as a dataset
+    assert torch.equal(learner.logits(x, "labels"), before) is not method.forgets
+    assert (learner.records["labels"].metric, learner.records["values"].metric) == ("mean average precision", "R²")
+    learner.save(tmp_path)
+    loaded = Learner.load(tmp_path, Captioned())
+    for task, y in (("labels", labels), ("values", values)):
+        assert loaded.predict(x, task).shape == y.shape
+        assert loaded.evaluate((x, y), task) == learner.evaluate((x, y), task)
+        with torch.no_grad():
+            assert torch.equal(loaded.subnet(task)(**x), learner.logits(x, task))
+
+
 def test_committed_tasks_keep_their_bits_and_narrowed_networks_equal_the_saved_ones(taught, tmp_path):
     learner, form = taught
     x, _ = make_data(form)

@@ -77,7 +77,9 @@ def test_the_report_names_the_metrics(mixed_run, capsys):
     assert "Score as tasks are learned" in page
     assert "center: R²" in page
     assert "Accuracy of the first task" in page
-    assert "scores.csv" in {file.name for file in (mixed_run / "report").iterdir()}
+    files = {file.name for file in (mixed_run / "report").iterdir()}
+    assert {"scores.csv", "mean-score.csv"} <= files
+    assert "accuracy.csv" not in files, "means of several metrics are no accuracy"
 
 
 def test_networks_of_every_kind_are_exported_and_tested(mixed_run, tmp_path, capsys):

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..data.targets import TargetKind
+
 
 class Family(NamedTuple):
     """A kind of model: a function that builds one, an input for it, and the layers that all tasks share."""
@@ -99,4 +101,15 @@ def make_tasks(example: Tensor, count: int = 3, examples: int = 90, seed: int = 
             x = torch.randint(0, 20, shape, generator=generator)
             scores = torch.randn(20, 3, generator=generator)[x].sum(1)
         result.append((x, scores.argmax(1)))
+    return result
+
+
+def make_targets(example: Tensor, kind: TargetKind, count: int = 2, examples: int = 300) -> list[tuple[Tensor, Tensor]]:
+    """Small tasks of labels or values that follow random directions of the inputs; values are in an odd unit."""
+    generator = torch.Generator().manual_seed(0)
+    result = []
+    for _ in range(count):
+        x = torch.randn(examples, *example.shape[1:], generator=generator)
+        scores = x.flatten(1) @ torch.randn(x[0].numel(), 2, generator=generator)
+        result.append((x, (scores > 0).long() if kind == "labels" else 1e4 + 1e3 * scores))
     return result

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from ..errors import SpaceError, SpaceWarning, user_code_errors
-from . import accounting, learning, options, processes
+from . import accounting, learning, options, processes, targets
 from .models import FAMILIES
 from .subject import NotApplicableError, Subject
 
@@ -57,6 +57,8 @@ CHECKS = (
     Check("keeps earlier tasks under momentum and weight decay", partial(learning.check_protection, optimizer="sgd")),
     Check("keeps earlier tasks under AdamW", partial(learning.check_protection, optimizer="adamw")),
     Check("commits what it has trained", learning.check_commit),
+    Check("learns labels, if it says so", partial(targets.check_targets, kind="labels")),
+    Check("learns values, if it says so", partial(targets.check_targets, kind="values")),
     Check("takes double precision, frozen layers and NumPy's numbers", learning.check_inputs),
     Check("continues a saved learner, and no other method does", options.check_method_is_kept),
     Check("runs from the command line, and comes back from a crash", processes.check_run),

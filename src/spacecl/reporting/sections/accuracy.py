@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from ...learning.metrics import ACCURACY
 from ...progress import SHARES, format_score
 from ...runs.metrics import MIXED, name_metric
 from ...runs.result import Result
@@ -16,7 +17,7 @@ from .values import make_value_tables
 
 def make_accuracy_section(arms: Sequence[Arm], split: str, metric: str) -> Section:
     title = f"{capitalize(metric)} over incrementally learned tasks"
-    figure = _draw_scores("accuracy", title, arms, "all tasks", _average_so_far, metric)
+    figure = _draw_scores("accuracy" if metric == ACCURACY else "mean-score", title, arms, "all tasks", _average_so_far, metric)
     note = f"{split} {metric}, mean over all tasks learned so far (the paper's Figure 4)."
     tables = [*make_value_tables([figure]), *([_make_task_table(arms)] if metric == MIXED else [])]
     return Section("accuracy", f"{capitalize(metric)} as tasks are learned", [note], [figure], tables)
