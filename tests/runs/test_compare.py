@@ -105,7 +105,7 @@ def test_a_preset_changes_the_options_that_it_names_and_nothing_else(tmp_path):
     assert {key for key in paper if runs["all"][key] != paper[key]} == {*switches, "variance"}
     runs = get_options(plan(tmp_path / "a", "--preset", "parts"))
     assert runs.pop("space") == plain["options"]
-    assert len(runs) == 7
+    assert len(runs) == 8
     for name, options in runs.items():
         part = name.removeprefix("space-without-")
         assert {key for key in options if options[key] != plain["options"][key]} == {part}

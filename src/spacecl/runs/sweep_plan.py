@@ -69,7 +69,7 @@ def make_preset_arms(preset: str, settings: Mapping[str, Any]) -> Arms:
             arms[f"paper-{name}"] = space(**{**PUBLISHED, name: value}, variance=post if name == "activations" else pre)
         return {**arms, "all": space(**PUBLISHED | OURS, variance=post)}
     if preset == "parts":
-        former = {"projection": False} | {name: PUBLISHED[name] for name in (*OURS, "reuse")}
+        former = {"projection": False} | {name: PUBLISHED[name] for name in (*OURS, "reuse", "distill_below")}
         return {"space": space()} | {f"space-without-{name}": space(**{name: value}) for name, value in former.items()}
     if preset == "frontier":
         arms = {f"space-{v}": space(**OURS, size=v) for v in (0.1, 0.2, 0.35, 0.5, 0.8)}
