@@ -23,6 +23,7 @@ class Row:
     size: list[float]  # of the network that all tasks so far use, after each task
     seconds: list[float] = field(default_factory=list)  # of learning and testing each task
     settings: dict[str, Any] = field(default_factory=dict)  # everything else that the row depends on
+    checks: dict[str, dict[str, Any]] = field(default_factory=dict)  # what else was measured of each task
 
     @property
     def mean(self) -> float:
