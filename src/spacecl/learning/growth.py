@@ -11,8 +11,9 @@ from torch import Tensor
 
 from ..errors import SpaceError
 from ..structure.blueprint import repeat_to_shape
-from ..structure.channels import Channels, trace
+from ..structure.channels import Channels
 from ..structure.probe import check_narrowing
+from ..structure.trace import trace
 from .core import Core
 
 

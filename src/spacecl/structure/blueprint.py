@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from ..errors import ConfigError
 from .calling import Inputs, map_tensors
-from .channels import Channels, Tensors
+from .channels import Channels
 from .graph import module_of
 from .layers import adapt_layer, initialize_layer
 from .owners import RULES
-from .resizing import resize_reshapes
-from .sizes import set_sizes
+from .resizing import resize_reshapes, set_sizes
+from .tensors import Tensors, named_tensors
 
 
 @dataclass(frozen=True)
@@ -107,11 +107,6 @@ class Blueprint:
                 initialize_layer(module)
             new |= {f"{layer}.{name}": tensor for name, tensor in named_tensors(module).items() if name in inside}
         return new
-
-
-def named_tensors(module: nn.Module) -> Tensors:
-    """A module's parameters and buffers by name, detached but not copied."""
-    return {name: tensor.detach() for name, tensor in [*module.named_parameters(), *module.named_buffers()]}
 
 
 def describe_unsupported(tensor: Tensor) -> str | None:

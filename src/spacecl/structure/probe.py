@@ -13,10 +13,11 @@ from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
 from ..errors import UnsupportedModelError, first_line
-from .blueprint import named_tensors, random_inputs, rebuild
+from .blueprint import random_inputs, rebuild
 from .calling import Inputs, find_scores, map_tensors, to_arguments
-from .channels import Channels, Tensors
+from .channels import Channels
 from .graph import source_of_exception
+from .tensors import Tensors, named_tensors
 
 _CLOSE = 1e-4  # of the largest score: far above float32's rounding, far below what a channel in a wrong place does
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Node
 
+from .graph import RESHAPES
 from .operation import Operation
 from .owners import NO_OWNER
 
@@ -51,7 +52,7 @@ def move_elements(op: Operation) -> Any:
 def expand(op: Operation) -> Tensor:
     """What is repeated as often as a module says, such as once for every head, may be repeated less often."""
     ids = op.run_on_ids()
-    uses = op.owners.uses.get(op.node, {})
+    uses = op.owners.sizes.uses.get(op.node, {})
     if bool((ids == NO_OWNER).all()) and len(uses) == 1:
         (dim,) = uses
         return op.spread(op.owners.new_ids(ids.shape[dim]), dim)
@@ -73,7 +74,7 @@ def stack(op: Operation) -> Tensor:
     return op.run_on_ids()
 
 
-@rule("view", "reshape", "unflatten", "_unsafe_view", "view_as", "reshape_as")
+@rule(*RESHAPES)
 def reshape(op: Operation) -> Tensor:
     """A dimension divided into (lanes, channels): channels at the same place in all lanes belong together.
 
@@ -191,8 +192,8 @@ def reduce(op: Operation) -> Any:
     first = ids
     for dim in _list_dims(dims, ids):
         first = first.narrow(dim, 0, 1)
-    if op.node in op.owners.means and op.arguments.get("keepdim") and op.owners.varies(ids, _list_dims(dims, ids)):
-        op.owners.statistics.add(op.owners.means[op.node])  # as a norm does, over however many channels there are
+    if op.node in op.owners.sizes.means and op.arguments.get("keepdim") and op.owners.varies(ids, _list_dims(dims, ids)):
+        op.owners.sizes.statistics.add(op.owners.sizes.means[op.node])  # as a norm does, over however many channels there are
         return op.no_owner()
     op.mark_unprunable_unless_tied(ids, first, "reduced over channels")
     return [first.reshape(item.shape) for item in output] if isinstance(output, (list, tuple)) else first.reshape(output.shape)

@@ -20,11 +20,12 @@ from .attention import replace_attention
 from .auxiliary import without_auxiliary_layers
 from .blueprint import Blueprint, check_head, describe_unsupported, is_pretrained, random_inputs, rebuild
 from .calling import Inputs, map_tensors
-from .channels import Channels, trace
+from .channels import Channels
 from .graph import matches
 from .memory_format import run_model, set_memory_format
 from .owners import RULES
 from .probe import check_narrowing, is_close
+from .trace import trace
 
 _SQUASHING = ("softmax", "log_softmax", "sigmoid", "log_sigmoid", "log_sigmoid_forward", "hardsigmoid", "special_expit")
 

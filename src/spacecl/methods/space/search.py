@@ -17,8 +17,9 @@ from ...learning.analysis import Analysis
 from ...learning.context import TaskContext
 from ...learning.core import Core
 from ...learning.normalization import reestimate_norms
-from ...structure.channels import Place, Tensors
+from ...structure.channels import Place
 from ...structure.memory_format import set_memory_format
+from ...structure.tensors import Tensors
 from .compensation import compensate
 from .moments import Statistics, collect_statistics
 from .selection import Ranking, describe_selection, find_places, find_undersampled, rank_units, select_units
