@@ -140,15 +140,21 @@ def random_inputs(example: Inputs, rows: int, generator: torch.Generator | None 
 
 
 def rebuild(module: nn.Module, tensors: Mapping[str, Tensor], channels: Channels | None = None) -> nn.Module:
-    """Copy a module with other tensors, and adapt its layers to their shapes. Tensors that are missing stay as they are.
+    """Copy a module with copies of other tensors, and adapt its layers to their shapes. Missing tensors stay as they are.
 
     The module's own `channels` are needed if widths change: they say what else follows them.
     """
+    copies = {name: tensors.get(name, tensor).detach().clone() for name, tensor in named_tensors(module).items()}
+    return assemble(module, copies, channels)
+
+
+def assemble(module: nn.Module, tensors: Mapping[str, Tensor], channels: Channels | None = None) -> nn.Module:
+    """As `rebuild`, but with the tensors themselves, all of which must be given: the result may change them."""
     memo: dict[int, object] = {}
     for name, parameter in module.named_parameters():
-        memo[id(parameter)] = nn.Parameter(tensors.get(name, parameter).detach().clone(), parameter.requires_grad)
+        memo[id(parameter)] = nn.Parameter(tensors[name], parameter.requires_grad)
     for name, buffer in module.named_buffers():
-        memo[id(buffer)] = tensors.get(name, buffer).detach().clone()
+        memo[id(buffer)] = tensors[name]
     result = copy.deepcopy(module, memo)
     for layer in result.modules():
         adapt_layer(layer)

@@ -100,6 +100,7 @@ class Owners:
         first = ids
         for dim in dims:
             first = first.narrow(dim, 0, 1)
+        ids, first = without_repetition(ids, first.expand(ids.shape))
         if bool((ids == first).all()):
             return False
         return bool((self.resolve(ids) != self.resolve(first)).any())

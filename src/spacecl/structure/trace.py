@@ -92,8 +92,9 @@ def _form_groups(owners: Owners, unprunable: set[int]) -> tuple[np.ndarray, list
     """Number the units that can be pruned, and sort them into groups by their layers."""
     layers_of_unit: dict[int, list[str]] = {}
     for weight, (start, stop) in owners.outputs.items():
+        layer = layer_of(weight)
         for unit in owners.units[start:stop].tolist():
-            layers_of_unit.setdefault(unit, []).append(layer_of(weight))
+            layers_of_unit.setdefault(unit, []).append(layer)
     by_layers: dict[tuple[str, ...], list[int]] = {}
     for unit, layers in layers_of_unit.items():
         if unit not in unprunable:
@@ -126,9 +127,11 @@ def _list_places(weight: str, side: str, dim: int, owner: Tensor | None) -> list
     if owner is None:
         return []
     units, counts = torch.unique(owner[owner >= 0], return_counts=True)
+    by_unit = owner.argsort(stable=True)[int((owner < 0).sum()) :]  # the indices of the first unit, of the second, ...
+    first = counts.cumsum(0) - counts
     places = []
     for count in torch.unique(counts).tolist():
-        members = units[counts == count]
-        columns = torch.stack([(owner == unit).nonzero()[:, 0] for unit in members.tolist()], 1)
-        places.append(Place(weight, side, dim, columns, members))
+        chosen = counts == count
+        columns = by_unit[first[chosen] + torch.arange(count)[:, None]]  # (occurrences, units)
+        places.append(Place(weight, side, dim, columns, units[chosen]))
     return places

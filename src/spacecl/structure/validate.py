@@ -136,13 +136,13 @@ def _supports_channels_last(module: nn.Module, example: Inputs) -> bool:
     if not any(isinstance(layer, nn.Conv2d) for layer in module.modules()):
         return False
     x = random_inputs(example, 2)
-    network = set_memory_format(rebuild(module, {}), channels_last=True)
+    network = rebuild(module, {})
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
-            run_model(network, x, channels_last=True)
-            network = rebuild(module, {}).eval()
-            expected = run_model(network, x)
-            result = run_model(set_memory_format(network, channels_last=True), x, channels_last=True)
+            expected = run_model(network.eval(), x)
+            network = set_memory_format(network, channels_last=True)
+            result = run_model(network, x, channels_last=True)
+            run_model(network.train(), x, channels_last=True)
         except Exception:
             return False
     return is_close(result, expected)
