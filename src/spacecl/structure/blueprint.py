@@ -18,7 +18,7 @@ from .channels import Channels
 from .graph import module_of
 from .layers import adapt_layer, initialize_layer
 from .owners import RULES
-from .resizing import resize_reshapes, set_sizes
+from .resizing import correct_code, set_sizes
 from .tensors import Tensors, named_tensors
 
 
@@ -160,7 +160,7 @@ def assemble(module: nn.Module, tensors: Mapping[str, Tensor], channels: Channel
         adapt_layer(layer)
     if channels is not None:
         set_sizes(result, module, channels.sizes)
-        resize_reshapes(result, module, channels.resizes)
+        correct_code(result, module, channels.resizes)
     result.train()
     return result
 

@@ -16,8 +16,10 @@ from torch import Tensor
 
 from .graph import layer_of
 from .owners import NO_OWNER
-from .sizes import Dimension, Size
+from .resizing import Correction, Dimension
 from .tensors import Tensors
+
+GroupKey = tuple[tuple[str, ...], int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +28,12 @@ class Group:
 
     layers: tuple[str, ...]
     units: Tensor  # (n,) in the order of the channels
+    number: int = 0  # how many groups of the same layers come before, such as those of the parts of a split
+
+    @property
+    def key(self) -> GroupKey:
+        """What a group has in common with the one of the same channels in a network with more of them."""
+        return self.layers, self.number
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +67,7 @@ class Channels:
     private: frozenset[str]  # tensors that every task has for itself: norms and the head
     unprunable: Mapping[str, str | None]  # layer that keeps its full width -> why; None if the user shared it
     sizes: Mapping[str, Dimension]  # number that a module stores -> the tensor and dimension that it follows
-    resizes: Mapping[str, Sequence[Sequence[Size]]]  # module -> the sizes of the reshapes inside it, if they need correction
+    resizes: Mapping[str, Correction]  # module -> the sizes that its code gets, if they need correction
     statistics: frozenset[int]  # numbers of the calls of mean() that are over channels
     operations: tuple[str, ...]
     head: str  # the layer whose output the model returns

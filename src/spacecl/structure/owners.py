@@ -17,7 +17,10 @@ from torch.fx import Node
 
 from .sizes import Sizes
 
-RULES = 3  # learners saved before follow theirs: 1 has no products of activations, 2 no heads of nn.MultiheadAttention
+# Learners that were saved before follow the rules of their version: 1 has no products of activations, 2 no heads of
+# nn.MultiheadAttention, 3 no splits into unequal parts, ties all channels of a dimension that is divided after others, and does
+# not show the sizes of the full network to the code of attention.
+RULES = 4
 NO_OWNER = -1  # the owner of what no layer's width can change, such as the pixels of the input
 
 
@@ -104,6 +107,11 @@ class Owners:
         if bool((ids == first).all()):
             return False
         return bool((self.resolve(ids) != self.resolve(first)).any())
+
+    def is_made(self, ids: Tensor) -> bool:
+        """Whether a layer makes some of these ids; the others are those of loose tensors."""
+        different = distinct(ids)
+        return any(bool(((different >= start) & (different < stop)).any()) for start, stop in self.outputs.values())
 
     def _find_units(self) -> np.ndarray:
         """The unit of every id: the same for ids that are tied, directly or through others."""

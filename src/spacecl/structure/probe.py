@@ -25,7 +25,7 @@ _CLOSE = 1e-4  # of the largest score: far above float32's rounding, far below w
 def check_narrowing(module: nn.Module, example: Inputs, channels: Channels) -> Channels:
     """Compare narrowed networks with masked ones; returns the channels, with groups that fail marked unprunable."""
     everything, probe = range(len(channels.groups)), _Probe(module, example, channels)
-    for variant in (replace(channels, resizes={}), channels) if channels.resizes else (channels,):
+    for variant in _list_variants(channels):
         probe.channels = variant
         if all(probe.compare(trial, everything) is None for trial in probe.trials):
             return variant
@@ -37,6 +37,20 @@ def check_narrowing(module: nn.Module, example: Inputs, channels: Channels) -> C
         failures |= found
         passed, number = 1 if found else passed + 1, number + 1
     return channels.without_groups(failures)
+
+
+def _list_variants(channels: Channels) -> list[Channels]:
+    """Ways to run the user's code in narrowed networks: as it is, or with corrected sizes.
+
+    With these, the numbers that a module stores and the shapes that it reads are best those of the full network.
+    """
+    if not channels.resizes:
+        return [channels]
+    paths = [path for path, correction in channels.resizes.items() if correction.reads]
+    outside = {source: size for source, size in channels.sizes.items() if not any(source.startswith(f"{p}.") for p in paths)}
+    plain = {path: replace(correction, reads=()) for path, correction in channels.resizes.items()}
+    full = [replace(channels, sizes=outside)] if paths else []
+    return [replace(channels, resizes={}), *full, replace(channels, resizes=plain)]
 
 
 def _find_failures(probe: _Probe, trial: Tensor, groups: list[int]) -> dict[int, str]:
@@ -74,10 +88,12 @@ class _Probe:
         self.positive = {name for name, tensor in originals.items() if bool((tensor > 0).all())}  # variances and the like
         self.tensors = {name: self._draw(name, tensor) for name, tensor in originals.items()}
         self.input = random_inputs(example, 2, self.generator)
-        self.full = rebuild(module, self.tensors, channels).eval()
+        self.full = rebuild(module, self.tensors, channels)
+        self.full.eval()
         if not bool(torch.isfinite(self._check_scores()).all()):
             self.tensors = originals | {name: self.tensors[name] for name in originals if channels.is_head(name)}
-            self.full = rebuild(module, self.tensors, channels).eval()
+            self.full = rebuild(module, self.tensors, channels)
+            self.full.eval()
         self.trials = self._draw_trials()
 
     def _draw(self, name: str, tensor: Tensor) -> Tensor:
@@ -113,10 +129,12 @@ class _Probe:
         small, masked = self.channels.gather(self.tensors, keep), self._mask_tensors(keep)
         try:
             network = assemble(self.module, small, self.channels)
-            result, expected = self._run(network.eval()), self._run(self.full, masked)
+            network.eval()
+            result, expected = self._run(network), self._run(self.full, masked)
             if not is_close(result, expected) and not self._is_close_in_double(small, masked):
                 return "its channels are used by their number somewhere in forward()"
-            self._run(network.train())
+            network.train()
+            self._run(network)
         except Exception as error:
             return f"its code needs all channels{source_of_exception(error)}: {first_line(error)}"
         return None
@@ -124,7 +142,9 @@ class _Probe:
     def _is_close_in_double(self, small: Tensors, masked: Tensors) -> bool:
         """Whether the networks agree in double precision: in single, rounding errors can become as large as the scores."""
         try:
-            networks = (assemble(self.module, tensors, self.channels).double().eval() for tensors in (small, masked))
+            networks = [assemble(self.module, tensors, self.channels).double() for tensors in (small, masked)]
+            for network in networks:
+                network.eval()
             result, expected = (self._run(network, dtype=torch.float64) for network in networks)
         except Exception:  # code with a precision of its own
             return False

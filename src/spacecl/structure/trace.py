@@ -71,7 +71,7 @@ def trace(
         private=frozenset((norms - owners.outputs.keys()) | in_head),
         unprunable=unprunable,
         sizes=owners.sizes.follow_numbers(unit_of, by_units),
-        resizes=owners.sizes.follow_reshapes(unit_of, by_units),
+        resizes=owners.sizes.follow_resizes(unit_of, by_units),
         statistics=frozenset(owners.sizes.statistics),
         operations=tuple(owners.operations),
         head=owners.head,
@@ -95,16 +95,23 @@ def _form_groups(owners: Owners, unprunable: set[int]) -> tuple[np.ndarray, list
         layer = layer_of(weight)
         for unit in owners.units[start:stop].tolist():
             layers_of_unit.setdefault(unit, []).append(layer)
-    by_layers: dict[tuple[str, ...], list[int]] = {}
-    for unit, layers in layers_of_unit.items():
+    through: dict[int, list[str]] = {}  # depthwise convolutions, each of which must keep a channel
+    for weight, ids in owners.depthwise.items() if owners.rules >= 4 else ():
+        for unit in owners.units_of(ids):
+            through.setdefault(unit, []).append(weight)
+    by_layers: dict[tuple[tuple[str, ...], ...], list[int]] = {}
+    for unit, creators in layers_of_unit.items():
         if unit not in unprunable:
-            by_layers.setdefault(tuple(layers), []).append(unit)
+            by_layers.setdefault((tuple(creators), tuple(through.get(unit, ()))), []).append(unit)
     free = np.full(int(owners.units.max(initial=-1)) + 1, NO_OWNER)
-    groups, next_unit = [], 0
-    for names, units in by_layers.items():
+    groups: list[Group] = []
+    next_unit = 0
+    for (names, _), units in by_layers.items():
         if len(units) > 1:  # a single unit could never be removed
             free[units] = np.arange(next_unit, next_unit + len(units))
-            groups.append(Group(tuple(dict.fromkeys(names)), torch.arange(next_unit, next_unit + len(units))))
+            layers = tuple(dict.fromkeys(names))
+            number = sum(group.layers == layers for group in groups)
+            groups.append(Group(layers, torch.arange(next_unit, next_unit + len(units)), number))
             next_unit += len(units)
     return free, groups
 

@@ -139,10 +139,12 @@ def _supports_channels_last(module: nn.Module, example: Inputs) -> bool:
     network = rebuild(module, {})
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
-            expected = run_model(network.eval(), x)
+            network.eval()
+            expected = run_model(network, x)
             network = set_memory_format(network, channels_last=True)
             result = run_model(network, x, channels_last=True)
-            run_model(network.train(), x, channels_last=True)
+            network.train()
+            run_model(network, x, channels_last=True)
         except Exception:
             return False
     return is_close(result, expected)

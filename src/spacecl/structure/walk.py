@@ -33,7 +33,7 @@ def find_owners(
     owners = Owners(head=head or "", rules=rules)
     if rules >= 2:
         owners.head_splits = find_head_splits(exported.graph)
-        owners.sizes = observe_sizes(model, make_probe(example), exported.graph, owners.head_splits)
+        owners.sizes = observe_sizes(model, make_probe(example), exported.graph, owners.head_splits, splits=rules >= 4)
     return _Walk(exported, shared, aliases, owners).run()
 
 
@@ -74,6 +74,8 @@ class _Walk:
         for name in owners.elements.keys() & owners.dims.keys():  # read as a layer's weight, and otherwise too
             for ids in owners.dims[name]:
                 owners.mark_unprunable(ids, f"{name} is used in more than one way")
+        if owners.rules >= 4:
+            self._drop_unused(names)
         owners.sizes.collect_ids(self.values)
         owners.number_units()
         self._find_heads()
@@ -99,7 +101,7 @@ class _Walk:
         self.owners.operations.append(f"{name}{torch.fx.node.map_arg((node.args, node.kwargs), lambda _: '')}")
         name = name.removesuffix("_") if namespace == "aten" else schema.name
         if node not in self.effects and self.owners.rules >= 2:
-            return unowned_ids(node.meta.get("val"))
+            return self._call_unused(node, name, arguments) if self.owners.rules >= 4 else unowned_ids(node.meta.get("val"))
         context = (self.owners, self.values, self.shared, self.rejections, self.problems)
         ids = apply_rule(Operation(node, name, arguments, *context))
         ids = torch.utils._pytree.tree_map_only(Tensor, compress, ids)
@@ -107,6 +109,30 @@ class _Walk:
         if isinstance(changed, Node) and isinstance(ids, Tensor):
             self.values[changed] = ids  # later uses of a tensor changed in place see what it became
         return ids
+
+    def _call_unused(self, node: Node, name: str, arguments: Mapping[str, Any]) -> Any:
+        """The ids of a result that the scores do not depend on. Layers that make it still read channels, and need no others."""
+        owners = self.owners
+        unprunable, lists = dict(owners.unprunable), (owners.ties, owners.unless_tied, owners.unless_contained)
+        counts = [len(some) for some in lists]
+        try:
+            ids = apply_rule(Operation(node, name, arguments, owners, self.values, self.shared, [], []))
+        except Exception:
+            ids = unowned_ids(node.meta.get("val"))
+        owners.unprunable = unprunable
+        for some, count in zip(lists, counts):
+            del some[count:]  # type: ignore[attr-defined]
+        return ids
+
+    def _drop_unused(self, names: Mapping[str, str]) -> None:
+        """Keep the full width of layers that the scores do not depend on, and never observe what they read."""
+        for node in self.exported.graph.nodes:
+            if node.op == "placeholder" and node.name in names and not any(user in self.effects for user in node.users):
+                name = self.values[node].name
+                if name in self.owners.outputs:
+                    self.owners.mark_unprunable(torch.arange(*self.owners.outputs[name]), None)
+                    for dims in (self.owners.input_dims, self.owners.output_dims):
+                        dims.pop(name, None)
 
     def _call_part(self, node: Node) -> list[Any]:
         """Walk through a part of the graph that runs in another mode, such as without autocast."""
