@@ -1,4 +1,4 @@
-"""Sizes in the code of a module follow the widths: those of splits into unequal parts, of heads, and what is computed from them."""
+"""Sizes in the code of a module follow the widths: of splits into unequal parts, of heads, and what is computed from them."""
 
 import pytest
 import torch

@@ -1,7 +1,7 @@
 """What PyTorch's own operators do to owner ids: one short rule each. Those of larger families are in `rules_*`.
 
-An elementwise operation ties the ids that meet. Layers and norms
-record the owners of their parameters. What mixes channels in any other way makes them unprunable.
+An elementwise operation ties the ids that meet. Layers and norms record the owners of their parameters. What mixes channels in
+any other way makes them unprunable.
 """
 
 from __future__ import annotations
