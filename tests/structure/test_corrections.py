@@ -137,6 +137,20 @@ def test_a_layer_whose_result_is_not_used_keeps_its_width_and_reads_what_there_i
     assert [place.layer for place in channels.readings] == ["head"]
 
 
+def test_a_layer_that_has_a_second_name_which_is_not_used_stays_prunable():
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.shared, self.head = nn.Linear(12, 9), nn.Linear(9, 2)
+            self.decoder = nn.Linear(12, 9)
+            self.decoder.weight = self.shared.weight
+
+        def forward(self, x):
+            return self.head(self.decoder(x).mean(1))
+
+    assert validate_model(Named(), TOKENS).channels.units == 9
+
+
 def test_a_product_with_a_transposed_parameter_is_a_linear_layer():
     class Transposed(nn.Module):
         def __init__(self):

@@ -126,13 +126,12 @@ class _Walk:
 
     def _drop_unused(self, names: Mapping[str, str]) -> None:
         """Keep the full width of layers that the scores do not depend on, and never observe what they read."""
-        for node in self.exported.graph.nodes:
-            if node.op == "placeholder" and node.name in names and not any(user in self.effects for user in node.users):
-                name = self.values[node].name
-                if name in self.owners.outputs:
-                    self.owners.mark_unprunable(torch.arange(*self.owners.outputs[name]), None)
-                    for dims in (self.owners.input_dims, self.owners.output_dims):
-                        dims.pop(name, None)
+        nodes = [node for node in self.exported.graph.nodes if node.op == "placeholder" and node.name in names]
+        used = {self.values[node].name for node in nodes if any(user in self.effects for user in node.users)}
+        for name in self.owners.outputs.keys() - used:
+            self.owners.mark_unprunable(torch.arange(*self.owners.outputs[name]), None)
+            for dims in (self.owners.input_dims, self.owners.output_dims):
+                dims.pop(name, None)
 
     def _call_part(self, node: Node) -> list[Any]:
         """Walk through a part of the graph that runs in another mode, such as without autocast."""
