@@ -74,7 +74,7 @@ def analyse_by_moments(model: nn.Module, x: Tensor) -> list[int]:
 
 @cache
 def _trace_outputs(model: nn.Module) -> tuple:
-    from spacecl.structure.channels import trace
+    from spacecl.structure.trace import trace
 
     return trace(model, torch.zeros(1, 3, 32, 32)).outputs
 

@@ -20,8 +20,8 @@ from spacecl.data.task_data import Batches, Data
 from spacecl.learning.optimizers import make_optimizer, make_schedule
 from spacecl.learning.trainer import Trainer
 from spacecl.runs.costs import multiply_adds
-from spacecl.structure.channels import trace
 from spacecl.structure.memory_format import set_memory_format, to_memory_format
+from spacecl.structure.trace import trace
 
 Masks = dict[str, Tensor]  # by tensor name, True where a position is frozen
 

@@ -22,9 +22,9 @@ from spacecl.data.task_data import Data
 from spacecl.learning.trainer import Trainer
 from spacecl.methods.space.moments import collect_statistics
 from spacecl.runs.costs import TrafficCounter, multiply_adds
-from spacecl.structure.blueprint import named_tensors
-from spacecl.structure.channels import trace
 from spacecl.structure.memory_format import protect_gradients, to_memory_format
+from spacecl.structure.tensors import named_tensors
+from spacecl.structure.trace import trace
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*too few samples.*", "ignore:.*finds no free channel.*")
 

@@ -9,7 +9,7 @@ from spacecl import SPACE, Learner, Recipe, Task
 from spacecl.errors import SpaceError
 from spacecl.learning import growth
 from spacecl.learning.growth import commit_into, widen
-from spacecl.structure.blueprint import named_tensors
+from spacecl.structure.tensors import named_tensors
 from spacecl.structure.validate import validate_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*finds no free channel.*")

@@ -13,7 +13,7 @@ from spacecl.data.task_data import Data
 from spacecl.learning.checkpoints import Checkpointer, PhaseState, random_state
 from spacecl.learning.optimizers import clip_gradients
 from spacecl.learning.trainer import Trainer
-from spacecl.structure.blueprint import named_tensors
+from spacecl.structure.tensors import named_tensors
 
 
 def count_steps(recipe, examples):

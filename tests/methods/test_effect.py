@@ -7,7 +7,7 @@ from torch import nn
 
 from spacecl.methods.space.effect import rank_by_effect
 from spacecl.methods.space.moments import collect_statistics
-from spacecl.structure.channels import trace
+from spacecl.structure.trace import trace
 
 CPU = Fabric(accelerator="cpu", devices=1)
 

@@ -8,7 +8,7 @@ from sklearn.covariance import OAS
 from torch import nn
 
 from spacecl.methods.space.moments import Moments, collect_statistics, shrink
-from spacecl.structure.channels import trace
+from spacecl.structure.trace import trace
 
 
 def streamed(rows, sizes):

@@ -11,8 +11,8 @@ import spacecl
 from spacecl import SPACE, Learner, Recipe, Task
 from spacecl.methods.space.compensation import compensate
 from spacecl.methods.space.moments import collect_statistics
-from spacecl.structure.blueprint import named_tensors
-from spacecl.structure.channels import trace
+from spacecl.structure.tensors import named_tensors
+from spacecl.structure.trace import trace
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*too few samples.*", "ignore:.*finds no free channel.*")
 

@@ -10,9 +10,10 @@ from models import FAMILIES, IMAGE, ConvNet, ResNet
 from torch import nn
 
 from spacecl.errors import ConfigError, SpaceWarning, UnsupportedModelError
-from spacecl.structure.blueprint import named_tensors, rebuild
-from spacecl.structure.channels import trace
+from spacecl.structure.blueprint import rebuild
 from spacecl.structure.probe import _AffineNorms, _Probe, check_narrowing
+from spacecl.structure.tensors import named_tensors
+from spacecl.structure.trace import trace
 from spacecl.structure.validate import validate_model
 
 

@@ -8,6 +8,7 @@ import math
 import sys
 import time
 import warnings
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -33,12 +34,12 @@ class Measurement:
     reason: str = ""
 
 
-def half_width_share(channels: Channels) -> float:
+def half_width_share(channels: Channels, parameters: Collection[str]) -> float:
     """The share of the backbone's parameters that is left when every group of units is halved, heads left out."""
     keep = channels.all_units()
     for group in channels.groups:
         keep[group.units[(len(group.units) + 1) // 2 :]] = False
-    backbone = [name for name in channels.shapes if not channels.is_head(name)]
+    backbone = [name for name in channels.shapes if name in parameters and not channels.is_head(name)]
     left = sum(math.prod(channels.narrowed_shape(name, keep)) for name in backbone)
     return left / sum(math.prod(channels.shapes[name]) for name in backbone)
 
@@ -53,7 +54,7 @@ def measure(name: str) -> Measurement:
             channels = validate_model(model, example).channels
         except SpaceError as error:
             return Measurement(parameters, time.process_time() - start, None, first_line(error))
-    return Measurement(parameters, time.process_time() - start, half_width_share(channels))
+    return Measurement(parameters, time.process_time() - start, half_width_share(channels, dict(model.named_parameters())))
 
 
 def format_table(measured: dict[str, Measurement]) -> str:

@@ -308,6 +308,106 @@ ZOO: dict[str, Entry] = {
             pad_token_id=0,
         )
     ),
+    "transformers XLM": Entry(
+        transformers_model(
+            "XLMConfig", "XLMForSequenceClassification", TEXT, n_words=50, emb_dim=32, n_layers=2, n_heads=4, vocab_size=50
+        )
+    ),
+    "transformers MPNet": Entry(transformers_model("MPNetConfig", "MPNetForSequenceClassification", TEXT, **_WORDS)),
+    "transformers BigBird": Entry(
+        transformers_model("BigBirdConfig", "BigBirdForSequenceClassification", TEXT, **_WORDS, attention_type="original_full")
+    ),
+    "transformers MobileBERT": Entry(
+        transformers_model(
+            "MobileBertConfig",
+            "MobileBertForSequenceClassification",
+            TEXT,
+            vocab_size=50,
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            intermediate_size=32,
+            intra_bottleneck_size=32,
+            embedding_size=16,
+            true_hidden_size=32,
+        )
+    ),
+    "transformers ConvBERT": Entry(
+        transformers_model("ConvBertConfig", "ConvBertForSequenceClassification", TEXT, **_WORDS, embedding_size=32)
+    ),
+    "transformers I-BERT": Entry(transformers_model("IBertConfig", "IBertForSequenceClassification", TEXT, **_WORDS)),
+    "transformers CANINE": Entry(
+        transformers_model(
+            "CanineConfig",
+            "CanineForSequenceClassification",
+            {name: tensor.repeat(1, 4) for name, tensor in TEXT.items()},
+            **_SMALL,
+            downsampling_rate=2,
+            local_transformer_stride=16,
+        )
+    ),
+    "transformers ModernBERT": Entry(
+        transformers_model(
+            "ModernBertConfig",
+            "ModernBertForSequenceClassification",
+            TEXT,
+            **_WORDS,
+            pad_token_id=0,
+            cls_token_id=1,
+            sep_token_id=2,
+            bos_token_id=1,
+            eos_token_id=2,
+        )
+    ),
+    "transformers T5": Entry(
+        transformers_model(
+            "T5Config",
+            "T5ForSequenceClassification",
+            {"input_ids": torch.tensor([[5, 7, 9, 3, 8, 6, 4, 1]]), "attention_mask": torch.ones_like(TOKENS)},
+            d_model=32,
+            d_kv=8,
+            d_ff=64,
+            num_layers=2,
+            num_heads=4,
+            vocab_size=50,
+            decoder_start_token_id=0,
+        )
+    ),
+    "transformers GPT-J": Entry(
+        transformers_model(
+            "GPTJConfig",
+            "GPTJForSequenceClassification",
+            TEXT,
+            n_embd=32,
+            n_layer=2,
+            n_head=4,
+            vocab_size=50,
+            pad_token_id=0,
+            rotary_dim=4,
+        )
+    ),
+    "transformers Falcon": Entry(
+        transformers_model(
+            "FalconConfig",
+            "FalconForSequenceClassification",
+            TEXT,
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            vocab_size=50,
+            pad_token_id=0,
+        )
+    ),
+    "transformers MobileViT": Entry(
+        transformers_model(
+            "MobileViTConfig",
+            "MobileViTForImageClassification",
+            image(64),
+            image_size=64,
+            hidden_sizes=[16, 24, 32],
+            neck_hidden_sizes=[8, 8, 16, 16, 24, 32, 64],
+        )
+    ),
     "transformers ViT": Entry(transformers_model("ViTConfig", "ViTForImageClassification", image(32), **_PIXELS)),
     "transformers DINOv2": Entry(transformers_model("Dinov2Config", "Dinov2ForImageClassification", image(32), **_PIXELS)),
     "transformers BEiT": Entry(transformers_model("BeitConfig", "BeitForImageClassification", image(32), **_PIXELS)),

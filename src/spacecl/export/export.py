@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from .. import disk
 from ..errors import ConfigError
-from ..structure.blueprint import named_tensors, random_inputs
+from ..structure.blueprint import random_inputs
 from ..structure.calling import Inputs, call_model, map_tensors, name_tensors
+from ..structure.tensors import named_tensors
 from .fold_batchnorm import fold_batchnorm
 from .formats import WRITERS, name_output, quantize
 from .formats import NetworkInfo as NetworkInfo

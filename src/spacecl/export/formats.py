@@ -23,8 +23,8 @@ from torch import Tensor, nn
 
 from .. import disk
 from ..errors import ConfigError, DataError, SpaceError, first_line
-from ..structure.blueprint import named_tensors
 from ..structure.calling import Inputs, call_model, name_tensors, select_rows, split_rows, to_arguments
+from ..structure.tensors import named_tensors
 
 TOLERANCE = 1e-4  # the largest difference between a file's output and PyTorch's
 _EMBEDDED = ("task", "target_kind", "classes", "digest", "widths", "pictures")  # what the files themselves say of the network

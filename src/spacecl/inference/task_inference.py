@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ..errors import renamed
 from ..structure.calling import Inputs, count_rows, list_tensors
-from ..structure.channels import Tensors
+from ..structure.tensors import Tensors
 
 GRID = 4  # images are divided into GRID x GRID parts
 FEATURES = 128  # at most, of inputs that are not images

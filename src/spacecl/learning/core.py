@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from ..data.targets import Scaling
 from ..structure.blueprint import Blueprint
-from ..structure.channels import Channels, Tensors
+from ..structure.channels import Channels
+from ..structure.tensors import Tensors
 from .ownership import CommittedTask, LayerCapacity, Ownership, UnitOwnership, committed_units
 
 

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from ..structure.blueprint import named_tensors
+from ..structure.tensors import named_tensors
 
 
 def make_freeze_hook(module: nn.Module, frozen: Mapping[str, Tensor]) -> Callable[[], None] | None:

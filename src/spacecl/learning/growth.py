@@ -11,8 +11,9 @@ from torch import Tensor
 
 from ..errors import SpaceError
 from ..structure.blueprint import repeat_to_shape
-from ..structure.channels import Channels, trace
+from ..structure.channels import Channels
 from ..structure.probe import check_narrowing
+from ..structure.trace import trace
 from .core import Core
 
 
@@ -37,9 +38,9 @@ def resize(core: Core, sizes: Sequence[int], expected: Mapping[str, Sequence[int
     channels = trace(module, blueprint.example, blueprint.head, blueprint.shared, blueprint.rules)
     channels = check_narrowing(module, blueprint.example, channels)
     channels = replace(channels, sizes=old.sizes, resizes=old.resizes)  # for networks made from the user's own module
-    units_of = {group.layers: group.units for group in channels.groups}
-    layers = [group.layers for group in old.groups]
-    if any(len(units_of.get(name, ())) != size for name, size in zip(layers, sizes)) or len(units_of) != len(layers):
+    units_of = {group.key: group.units for group in channels.groups}
+    keys = [group.key for group in old.groups]
+    if any(len(units_of.get(key, ())) != size for key, size in zip(keys, sizes)) or len(units_of) != len(keys):
         raise SpaceError("The network cannot grow: with more channels its layers would be tied in another way.")
     positions = _match_units(old, channels)
     before = torch.zeros(channels.units, dtype=torch.bool)
@@ -61,18 +62,18 @@ def widen(core: Core) -> Core:
     What is learned in it is committed by `commit_into`. A network that cannot be made wider is returned as it is.
     """
     given, committed = core.blueprint.known_units, core.committed_units
-    counts = {group.layers: int(given[group.units].sum()) for group in core.channels.groups}
+    counts = {group.key: int(given[group.units].sum()) for group in core.channels.groups}
     sizes = []
     for group in core.channels.groups:
         free = int((~committed[group.units]).sum())
-        sizes.append(len(group.units) - free + max(free, counts[group.layers]))
+        sizes.append(len(group.units) - free + max(free, counts[group.key]))
     try:
         wide = resize(core, sizes)
     except SpaceError:
         return core
     units = torch.zeros(wide.channels.units, dtype=torch.bool)
     for group in wide.channels.groups:
-        units[group.units[~wide.committed_units[group.units]][: counts[group.layers]]] = True
+        units[group.units[~wide.committed_units[group.units]][: counts[group.key]]] = True
     return replace(wide, blueprint=replace(wide.blueprint, given_units=units))
 
 
@@ -99,8 +100,8 @@ def commit_into(core: Core, wide: Core, small: Mapping[str, Tensor], units: Tens
 
 def _match_units(old: Channels, new: Channels) -> Tensor:
     """For every unit of a network, its number in a larger one, where a group's old units are the first."""
-    units_of = {group.layers: group.units for group in new.groups}
-    return torch.cat([units_of[group.layers][: len(group.units)] for group in old.groups])
+    units_of = {group.key: group.units for group in new.groups}
+    return torch.cat([units_of[group.key][: len(group.units)] for group in old.groups])
 
 
 def _resized_shapes(core: Core, sizes: Sequence[int]) -> dict[str, tuple[int, ...]]:

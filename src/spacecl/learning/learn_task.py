@@ -20,7 +20,7 @@ from ..errors import ConfigError, DataError, TaskError, TrainingError, warn_user
 from ..inference.task_inference import SAMPLES as SIGNATURE_SAMPLES
 from ..inference.task_inference import estimate_bounds, make_signature
 from ..seeds import task_seed, use_seed
-from ..structure.channels import Tensors
+from ..structure.tensors import Tensors
 from .analysis import Analysis
 from .checkpoints import Checkpointer
 from .context import TaskContext

@@ -14,8 +14,9 @@ from torch import Tensor
 from typing_extensions import TypedDict
 
 from ..data.targets import Scaling
-from ..structure.channels import Channels, Tensors
+from ..structure.channels import Channels
 from ..structure.graph import module_of
+from ..structure.tensors import Tensors
 
 FREE = 255  # the owner of a weight that no task has claimed
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import StoreError, first_line
-from ..structure.blueprint import named_tensors
+from ..structure.tensors import named_tensors
 from .checkpoints import Epoch, PhaseState, random_state, restore_random_state, select_prefix
 from .recipe import Recipe
 

@@ -16,10 +16,10 @@ from ..data.targets import Scaling
 from ..documents import RESTORE
 from ..errors import DataError, SpaceError, StoreError
 from ..inference.task_inference import find_signature_problems
-from ..structure.blueprint import named_tensors, rebuild
+from ..structure.blueprint import rebuild
 from ..structure.calling import Inputs, list_tensors
-from ..structure.channels import Tensors
 from ..structure.owners import RULES
+from ..structure.tensors import Tensors, named_tensors
 from .checkpoints import select_prefix
 from .core import Core
 from .growth import resize

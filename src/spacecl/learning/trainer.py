@@ -15,9 +15,9 @@ from ..data.images import augment
 from ..data.task_data import Batches, Data
 from ..errors import ConfigError, TrainingError
 from ..progress import Progress, track
-from ..structure.blueprint import named_tensors
 from ..structure.calling import Inputs, call_model, map_tensors, move_tensors
 from ..structure.memory_format import protect_gradients, run_model, set_memory_format, to_memory_format
+from ..structure.tensors import named_tensors
 from .checkpoints import Checkpointer, Epoch
 from .distributed import all_sum, shards
 from .freezing import make_freeze_hook

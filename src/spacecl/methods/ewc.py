@@ -19,8 +19,8 @@ from ..learning.method import Learned, Method
 from ..learning.trainer import Loss
 from ..options import NonNegativeFloat, PositiveInt, option, options
 from ..structure.calling import Inputs, split_rows
-from ..structure.channels import Tensors
 from ..structure.memory_format import protect_gradients, run_model
+from ..structure.tensors import Tensors
 
 
 @options

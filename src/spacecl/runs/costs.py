@@ -21,9 +21,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from typing_extensions import TypedDict
 
-from ..structure.blueprint import named_tensors
 from ..structure.calling import Inputs, call_model, list_tensors, map_tensors, select_rows
 from ..structure.memory_format import run_model, to_memory_format
+from ..structure.tensors import named_tensors
 from .result import Costs, Latency, Measurement
 
 BATCHES = (1, 64)  # the paper measures energy with 64

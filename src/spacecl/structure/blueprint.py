@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from ..errors import ConfigError
 from .calling import Inputs, map_tensors
-from .channels import Channels, Tensors
+from .channels import Channels
 from .graph import module_of
 from .layers import adapt_layer, initialize_layer
 from .owners import RULES
-from .resizing import resize_reshapes
-from .sizes import set_sizes
+from .resizing import correct_code, set_sizes
+from .tensors import Tensors, named_tensors
 
 
 @dataclass(frozen=True)
@@ -109,11 +109,6 @@ class Blueprint:
         return new
 
 
-def named_tensors(module: nn.Module) -> Tensors:
-    """A module's parameters and buffers by name, detached but not copied."""
-    return {name: tensor.detach() for name, tensor in [*module.named_parameters(), *module.named_buffers()]}
-
-
 def describe_unsupported(tensor: Tensor) -> str | None:
     """Describe a tensor that networks cannot read; None for a plain one."""
     if tensor.is_nested or tensor.layout != torch.strided:
@@ -145,21 +140,27 @@ def random_inputs(example: Inputs, rows: int, generator: torch.Generator | None 
 
 
 def rebuild(module: nn.Module, tensors: Mapping[str, Tensor], channels: Channels | None = None) -> nn.Module:
-    """Copy a module with other tensors, and adapt its layers to their shapes. Tensors that are missing stay as they are.
+    """Copy a module with copies of other tensors, and adapt its layers to their shapes. Missing tensors stay as they are.
 
     The module's own `channels` are needed if widths change: they say what else follows them.
     """
+    copies = {name: tensors.get(name, tensor).detach().clone() for name, tensor in named_tensors(module).items()}
+    return assemble(module, copies, channels)
+
+
+def assemble(module: nn.Module, tensors: Mapping[str, Tensor], channels: Channels | None = None) -> nn.Module:
+    """As `rebuild`, but with the tensors themselves, all of which must be given: the result may change them."""
     memo: dict[int, object] = {}
     for name, parameter in module.named_parameters():
-        memo[id(parameter)] = nn.Parameter(tensors.get(name, parameter).detach().clone(), parameter.requires_grad)
+        memo[id(parameter)] = nn.Parameter(tensors[name], parameter.requires_grad)
     for name, buffer in module.named_buffers():
-        memo[id(buffer)] = tensors.get(name, buffer).detach().clone()
+        memo[id(buffer)] = tensors[name]
     result = copy.deepcopy(module, memo)
     for layer in result.modules():
         adapt_layer(layer)
     if channels is not None:
         set_sizes(result, module, channels.sizes)
-        resize_reshapes(result, module, channels.resizes)
+        correct_code(result, module, channels.resizes)
     result.train()
     return result
 

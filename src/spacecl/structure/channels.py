@@ -8,20 +8,18 @@ and selects a set of positions in every tensor: for extraction, freezing, writin
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from .calling import Inputs
-from .graph import layer_of, module_of
-from .owners import NO_OWNER, RULES, Owners
-from .resizing import Size
-from .walk import find_owners
+from .graph import layer_of
+from .owners import NO_OWNER
+from .resizing import Correction, Dimension
+from .tensors import Tensors
 
-Tensors = dict[str, Tensor]
+GroupKey = tuple[tuple[str, ...], int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +28,12 @@ class Group:
 
     layers: tuple[str, ...]
     units: Tensor  # (n,) in the order of the channels
+    number: int = 0  # how many groups of the same layers come before, such as those of the parts of a split
+
+    @property
+    def key(self) -> GroupKey:
+        """What a group has in common with the one of the same channels in a network with more of them."""
+        return self.layers, self.number
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +66,8 @@ class Channels:
     filters: Mapping[str, int]  # weight of a layer that creates channels -> its dimension of these
     private: frozenset[str]  # tensors that every task has for itself: norms and the head
     unprunable: Mapping[str, str | None]  # layer that keeps its full width -> why; None if the user shared it
-    sizes: Mapping[str, tuple[str, int]]  # number that a module stores -> the tensor and dimension that it follows
-    resizes: Mapping[str, Sequence[Sequence[Size]]]  # module -> the sizes of the reshapes inside it, if they need correction
+    sizes: Mapping[str, Dimension]  # number that a module stores -> the tensor and dimension that it follows
+    resizes: Mapping[str, Correction]  # module -> the sizes that its code gets, if they need correction
     statistics: frozenset[int]  # numbers of the calls of mean() that are over channels
     operations: tuple[str, ...]
     head: str  # the layer whose output the model returns
@@ -176,7 +180,7 @@ class Channels:
         return replace(
             self,
             dims={
-                name: tuple(None if d is None else _drop_empty(renumber[d]) for d in dims) for name, dims in self.dims.items()
+                name: tuple(None if d is None else drop_empty(renumber[d]) for d in dims) for name, dims in self.dims.items()
             },
             groups=tuple(replace(group, units=renumber[group.units]) for group in groups),
             layers={layer: renumber[owner] for layer, owner in self.layers.items()},
@@ -199,138 +203,6 @@ class Channels:
         return tuple(grid)
 
 
-def trace(
-    model: nn.Module, example: Inputs, head: str | None = None, shared: Sequence[str] = (), rules: int = RULES
-) -> Channels:
-    """Find the channels of a model by owner ids. It is not checked whether they are right: see `validate_model`."""
-    owners = find_owners(model, example, head, shared, rules)
-    tensors = dict(model.named_parameters()) | dict(model.named_buffers())
-    reasons: dict[int, str | None] = {}
-    for index, reason in owners.unprunable.items():
-        unit = int(owners.units[index])
-        reasons[unit] = reasons.get(unit, reason) and reason  # None, for what the user shared, counts most
-    free, groups = _form_groups(owners, set(reasons))
-
-    def unit_of(ids: Tensor) -> Tensor:
-        flat = torch.where(ids >= 0, torch.from_numpy(free)[torch.from_numpy(owners.units)[ids.clamp(min=0)]], NO_OWNER)
-        return flat.to(torch.int64)
-
-    dims = {name: tuple(None if d is None else unit_of(d) for d in by_dim) for name, by_dim in owners.dims.items()}
-    for name, ids in owners.elements.items():
-        if name not in dims:
-            dims[name] = _find_dimension(unit_of(ids))
-    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    dims = {name: tuple(_drop_empty(d) for d in dims.get(name, (None,) * len(shape))) for name, shape in shapes.items()}
-
-    by_units = _index_by_units(dims)
-    layers, unprunable = {}, {}
-    for weight, (start, stop) in owners.outputs.items():
-        if layer_of(weight) not in owners.heads:
-            layers[layer_of(weight)] = unit_of(torch.arange(start, stop))
-            units = owners.units[start:stop].tolist()
-            if all(free[unit] < 0 for unit in units):
-                why = next((reasons[unit] for unit in units if reasons.get(unit)), None)
-                tied = len(set(units)) < len(units) and not any(unit in reasons for unit in units)
-                unprunable[layer_of(weight)] = "all its channels are tied to each other" if tied else why
-    unprunable |= owners.computed
-    layers |= {layer_of(weight): unit_of(ids) for weight, ids in owners.depthwise.items()}
-    readings = [place for w, dim in owners.input_dims.items() for place in _list_places(w, "input", dim, dims[w][1])]
-    outputs = [
-        place for w, dim in owners.output_dims.items() for place in _list_places(w, "output", dim, dims[w][owners.filters[w]])
-    ]
-    in_head = {name for name in tensors if module_of(name) in owners.heads} | _list_score_tensors(owners)
-    norm_modules = {module_of(name) for name in owners.norms} - {""}
-    norms = {name for name in tensors if module_of(name) in norm_modules} | owners.norms
-    return Channels(
-        dims=dims,
-        shapes=shapes,
-        groups=tuple(groups),
-        layers=layers,
-        readings=tuple(readings),
-        outputs=tuple(outputs),
-        readers=owners.readers,
-        biases=owners.biases,
-        filters=owners.filters,
-        private=frozenset((norms - owners.outputs.keys()) | in_head),
-        unprunable=unprunable,
-        sizes=_find_sizes(((source, unit_of(ids)) for source, ids in owners.sizes), by_units),
-        resizes={
-            path: [[_find_size(unit_of(ids), rows, by_units) for rows, ids in call] for call in calls]
-            for path, calls in owners.resized.items()
-        },
-        statistics=frozenset(owners.statistics),
-        operations=tuple(owners.operations),
-        head=owners.head,
-        heads=frozenset(in_head),
-    )
-
-
-def _list_score_tensors(owners: Owners) -> set[str]:
-    """Names of tensors whose first dimension has an index for every score, such as a norm's or a scale's behind the head."""
-    scores = owners.units[slice(*owners.outputs[f"{owners.head}.weight"])]
-    first = {name: dims[0] for name, dims in owners.dims.items() if dims}
-    first |= {name: ids for name, ids in owners.elements.items() if ids.dim() == 1 and name not in first}
-    owned = {name: ids for name, ids in first.items() if ids is not None and len(ids) == len(scores) and bool((ids >= 0).all())}
-    return {name for name, ids in owned.items() if np.array_equal(owners.units[ids.numpy()], scores)}
-
-
-def _form_groups(owners: Owners, unprunable: set[int]) -> tuple[np.ndarray, list[Group]]:
-    """Number the units that can be pruned, and sort them into groups by their layers."""
-    layers_of_unit: dict[int, list[str]] = {}
-    for weight, (start, stop) in owners.outputs.items():
-        for unit in owners.units[start:stop].tolist():
-            layers_of_unit.setdefault(unit, []).append(layer_of(weight))
-    by_layers: dict[tuple[str, ...], list[int]] = {}
-    for unit, layers in layers_of_unit.items():
-        if unit not in unprunable:
-            by_layers.setdefault(tuple(layers), []).append(unit)
-    free = np.full(int(owners.units.max(initial=-1)) + 1, NO_OWNER)
-    groups, next_unit = [], 0
-    for names, units in by_layers.items():
-        if len(units) > 1:  # a single unit could never be removed
-            free[units] = np.arange(next_unit, next_unit + len(units))
-            groups.append(Group(tuple(dict.fromkeys(names)), torch.arange(next_unit, next_unit + len(units))))
-            next_unit += len(units)
-    return free, groups
-
-
-def _find_dimension(units: Tensor) -> tuple[Tensor | None, ...]:
-    """The units along the one dimension of a tensor in which they vary; none if they vary in several.
-
-    Elements without an owner, such as unused rows of a position embedding, do not count.
-    """
-    for dim in range(units.dim()):
-        columns = units.movedim(dim, -1).reshape(-1, units.shape[dim])
-        owner = columns.max(0).values
-        if bool(((columns == owner) | (columns == NO_OWNER)).all()) and len(torch.unique(owner)) > 1:
-            return tuple(owner if d == dim else None for d in range(units.dim()))
-    return (None,) * units.dim()
-
-
-ByUnits = Mapping[tuple[int, ...], tuple[str, int]]  # units -> a tensor and its dimension that these units own
-
-
-def _index_by_units(dims: Mapping[str, tuple[Tensor | None, ...]]) -> ByUnits:
-    by_units: dict[tuple[int, ...], tuple[str, int]] = {}
-    for name, owners in dims.items():
-        for dim, owner in enumerate(owners):
-            if owner is not None and bool((owner >= 0).all()):
-                by_units.setdefault(tuple(torch.unique(owner).tolist()), (name, dim))
-    return by_units
-
-
-def _find_sizes(numbers: Iterable[tuple[str, Tensor]], by_units: ByUnits) -> dict[str, tuple[str, int]]:
-    """Of numbers that modules store, with the units along a dimension of that size: which tensor's size each follows."""
-    found = {source: by_units.get(tuple(torch.unique(units).tolist())) for source, units in numbers if bool((units >= 0).all())}
-    return {source: place for source, place in found.items() if place is not None}
-
-
-def _find_size(units: Tensor, rows: bool, by_units: ByUnits) -> Size:
-    """The size of a dimension of a reshape's result, from the units along it."""
-    several = tuple(torch.unique(units).tolist())
-    return Size(len(units), by_units.get(several) if len(several) > 1 else None, rows)
-
-
 def _permute_indices(owner: Tensor, source: Tensor) -> Tensor:
     """For every index along a dimension, the index whose values it gets when unit u gets those of `source[u]`."""
     indices = torch.arange(len(owner))
@@ -340,22 +212,9 @@ def _permute_indices(owner: Tensor, source: Tensor) -> Tensor:
     return indices
 
 
-def _drop_empty(owner: Tensor | None) -> Tensor | None:
+def drop_empty(owner: Tensor | None) -> Tensor | None:
     """None instead of owners if no index has one."""
     return None if owner is None or bool((owner < 0).all()) else owner
-
-
-def _list_places(weight: str, side: str, dim: int, owner: Tensor | None) -> list[Place]:
-    """The places of a layer's input or output: one for all units that have the same number of indices there."""
-    if owner is None:
-        return []
-    units, counts = torch.unique(owner[owner >= 0], return_counts=True)
-    places = []
-    for count in torch.unique(counts).tolist():
-        members = units[counts == count]
-        columns = torch.stack([(owner == unit).nonzero()[:, 0] for unit in members.tolist()], 1)
-        places.append(Place(weight, side, dim, columns, members))
-    return places
 
 
 def _renumber(places: Sequence[Place], renumber: Tensor) -> tuple[Place, ...]:

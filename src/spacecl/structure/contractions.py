@@ -13,12 +13,11 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, Node
 
-from .graph import name_of
+from .graph import RESHAPES, name_of
 from .operation import Operation
 from .owners import NO_OWNER
 from .rules import combine, mix, rule
 
-_RESHAPES = frozenset({"view", "reshape", "unflatten", "_unsafe_view", "view_as", "reshape_as"})
 _PRODUCTS = frozenset({"matmul", "bmm", "baddbmm", "einsum", "scaled_dot_product_attention"})
 _LAYERS = frozenset({"linear", "conv1d", "conv2d", "conv3d", "embedding"})
 
@@ -30,7 +29,7 @@ def find_head_splits(graph: Graph) -> set[Node]:
     seen = set(pending)
     while pending:
         node = pending.pop()
-        if name_of(node) in _RESHAPES:
+        if name_of(node) in RESHAPES:
             splits.add(node)
         if node.op == "call_function" and name_of(node) not in _LAYERS | _PRODUCTS:
             pending += [parent for parent in node.all_input_nodes if parent not in seen]

@@ -19,6 +19,9 @@ from .. import errors
 from ..errors import UnsupportedModelError, first_line
 from .calling import Inputs, find_scores, map_tensors, name_tensors, to_arguments
 
+# Operations that arrange elements in another shape, and keep their order.
+RESHAPES = ("view", "reshape", "unflatten", "_unsafe_view", "view_as", "reshape_as")
+
 
 def export_graph(model: nn.Module, example: Inputs) -> torch.export.ExportedProgram:
     """Export the graph of a model's scores on two copies of the first example; an error names the line that prevents it."""

@@ -18,9 +18,11 @@ from . import (  # noqa: F401 (register rules, after those above)
     rules_indexing,
     rules_linear,
     rules_recurrent,
+    rules_shapes,
 )
 from .operation import Operation
-from .rules import BUILT_IN, SINCE_2, Rule, combine_elements, create_constant, keep_elements, resample
+from .rules import BUILT_IN, SINCE_2, Rule, combine_elements, create_constant
+from .rules_shapes import keep_elements, resample
 
 _RULES: dict[str, Rule] = {f"aten::{name}": rule for name, rule in BUILT_IN.items()}
 
@@ -90,7 +92,8 @@ def apply_rule(op: Operation) -> Any:
         op.report_problem(f"{op.name} is random in eval mode too; pass training=self.training")
         return op.no_owner()
     newer = op.owners.rules < 2 and op.name in SINCE_2
-    rule = None if newer else _find_rule(op.name if "::" in op.name else f"aten::{op.name}", target.tags)
+    tags = target.tags if op.owners.rules < 4 else [*target.tags, *_list_tags(op.name)]
+    rule = None if newer else _find_rule(op.name if "::" in op.name else f"aten::{op.name}", tags)
     if rule is None:
         return op.reject(f"unknown operation {op.name}; describe it with spacecl.register_operator")
     ids = rule(op)
@@ -118,9 +121,13 @@ def _find_rule(name: str, tags: Iterable[torch.Tag]) -> Rule | None:
 def _has_rule(name: str) -> bool:
     """Whether an operator has a rule of its own, or one by the family of PyTorch's operators that it belongs to."""
     namespace, _, plain = name.partition("::")
-    packet = getattr(torch.ops.aten, plain, None) if namespace == "aten" else None
-    tags = [tag for overload in packet.overloads() for tag in getattr(packet, overload).tags] if packet else []
-    return _find_rule(name, tags) is not None
+    return _find_rule(name, _list_tags(plain) if namespace == "aten" else []) is not None
+
+
+def _list_tags(name: str) -> list[torch.Tag]:
+    """The tags of PyTorch's operator of a name, which its in-place variant may lack."""
+    packet = getattr(torch.ops.aten, name, None)
+    return [tag for overload in packet.overloads() for tag in getattr(packet, overload).tags] if packet else []
 
 
 def _find_problem(ids: Any, output: Any) -> str | None:

@@ -7,7 +7,7 @@ are tied become one *unit*: channels that can only be kept or removed together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,8 +15,12 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-Uses = Mapping[Node, Mapping[int, str]]  # a reshape -> dimension of its result -> the stored number that gave its size
-RULES = 3  # learners saved before follow theirs: 1 has no products of activations, 2 no heads of nn.MultiheadAttention
+from .sizes import Sizes
+
+# Learners that were saved before follow the rules of their version: 1 has no products of activations, 2 no heads of
+# nn.MultiheadAttention, 3 no splits into unequal parts, ties all channels of a dimension that is divided after others, and does
+# not show the sizes of the full network to the code of attention.
+RULES = 4
 NO_OWNER = -1  # the owner of what no layer's width can change, such as the pixels of the input
 
 
@@ -45,12 +49,7 @@ class Owners:
     head_splits: set[Node] = field(default_factory=set)  # reshapes that divide channels into heads of attention
     in_heads: set[int] = field(default_factory=set)  # ids that such a reshape has divided
     _resolved: tuple[tuple[int, int], Tensor] = ((-1, -1), torch.zeros(0))  # units for a number of ids and ties
-    uses: Uses = field(default_factory=dict)  # of numbers that modules store, by reshapes
-    means: dict[Node, int] = field(default_factory=dict)  # the number of every call of mean(), if a run has the same ones
-    statistics: set[int] = field(default_factory=set)  # numbers of calls of mean() over channels, as in a norm
-    sizes: list[tuple[str, Tensor]] = field(default_factory=list)  # such a number, and the ids along the dimension it gave
-    resized: dict[str, list[list[tuple[bool, Tensor]]]] = field(default_factory=dict)  # see `resizing`: module -> reshapes ->
-    # dimensions: whether they change with the number of examples, and the ids along them
+    sizes: Sizes = field(default_factory=Sizes)  # those in the model's own code
     units: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # id -> the number of its unit
     unless_tied: list[tuple[Tensor, Tensor, str]] = field(default_factory=list)  # pairs (2, n), ids, reason
     unless_contained: list[tuple[Tensor, Tensor, str]] = field(default_factory=list)  # ids, ids of the result, reason
@@ -104,9 +103,15 @@ class Owners:
         first = ids
         for dim in dims:
             first = first.narrow(dim, 0, 1)
+        ids, first = without_repetition(ids, first.expand(ids.shape))
         if bool((ids == first).all()):
             return False
         return bool((self.resolve(ids) != self.resolve(first)).any())
+
+    def is_made(self, ids: Tensor) -> bool:
+        """Whether a layer makes some of these ids; the others are those of loose tensors."""
+        different = distinct(ids)
+        return any(bool(((different >= start) & (different < stop)).any()) for start, stop in self.outputs.values())
 
     def _find_units(self) -> np.ndarray:
         """The unit of every id: the same for ids that are tied, directly or through others."""

@@ -13,19 +13,20 @@ from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
 from ..errors import UnsupportedModelError, first_line
-from .blueprint import named_tensors, random_inputs, rebuild
+from .blueprint import assemble, random_inputs, rebuild
 from .calling import Inputs, find_scores, map_tensors, to_arguments
-from .channels import Channels, Tensors
+from .channels import Channels
 from .graph import source_of_exception
+from .tensors import Tensors, named_tensors
 
 _CLOSE = 1e-4  # of the largest score: far above float32's rounding, far below what a channel in a wrong place does
 
 
 def check_narrowing(module: nn.Module, example: Inputs, channels: Channels) -> Channels:
     """Compare narrowed networks with masked ones; returns the channels, with groups that fail marked unprunable."""
-    everything = range(len(channels.groups))
-    for variant in (replace(channels, resizes={}), channels) if channels.resizes else (channels,):
-        probe = _Probe(module, example, variant)
+    everything, probe = range(len(channels.groups)), _Probe(module, example, channels)
+    for variant in _list_variants(channels):
+        probe.channels = variant
         if all(probe.compare(trial, everything) is None for trial in probe.trials):
             return variant
     failures: dict[int, str] = {}
@@ -36,6 +37,20 @@ def check_narrowing(module: nn.Module, example: Inputs, channels: Channels) -> C
         failures |= found
         passed, number = 1 if found else passed + 1, number + 1
     return channels.without_groups(failures)
+
+
+def _list_variants(channels: Channels) -> list[Channels]:
+    """Ways to run the user's code in narrowed networks: as it is, or with corrected sizes.
+
+    With these, the numbers that a module stores and the shapes that it reads are best those of the full network.
+    """
+    if not channels.resizes:
+        return [channels]
+    paths = [path for path, correction in channels.resizes.items() if correction.reads]
+    outside = {source: size for source, size in channels.sizes.items() if not any(source.startswith(f"{p}.") for p in paths)}
+    plain = {path: replace(correction, reads=()) for path, correction in channels.resizes.items()}
+    full = [replace(channels, sizes=outside)] if paths else []
+    return [replace(channels, resizes={}), *full, replace(channels, resizes=plain)]
 
 
 def _find_failures(probe: _Probe, trial: Tensor, groups: list[int]) -> dict[int, str]:
@@ -73,10 +88,12 @@ class _Probe:
         self.positive = {name for name, tensor in originals.items() if bool((tensor > 0).all())}  # variances and the like
         self.tensors = {name: self._draw(name, tensor) for name, tensor in originals.items()}
         self.input = random_inputs(example, 2, self.generator)
-        self.full = self._build(self.tensors)
+        self.full = rebuild(module, self.tensors, channels)
+        self.full.eval()
         if not bool(torch.isfinite(self._check_scores()).all()):
             self.tensors = originals | {name: self.tensors[name] for name in originals if channels.is_head(name)}
-            self.full = self._build(self.tensors)
+            self.full = rebuild(module, self.tensors, channels)
+            self.full.eval()
         self.trials = self._draw_trials()
 
     def _draw(self, name: str, tensor: Tensor) -> Tensor:
@@ -111,10 +128,13 @@ class _Probe:
             keep[units] = trial[units]
         small, masked = self.channels.gather(self.tensors, keep), self._mask_tensors(keep)
         try:
-            result, expected = self._run(self._build(small)), self._run(self.full, masked)
+            network = assemble(self.module, small, self.channels)
+            network.eval()
+            result, expected = self._run(network), self._run(self.full, masked)
             if not is_close(result, expected) and not self._is_close_in_double(small, masked):
                 return "its channels are used by their number somewhere in forward()"
-            self._run(rebuild(self.module, small, self.channels))
+            network.train()
+            self._run(network)
         except Exception as error:
             return f"its code needs all channels{source_of_exception(error)}: {first_line(error)}"
         return None
@@ -122,7 +142,9 @@ class _Probe:
     def _is_close_in_double(self, small: Tensors, masked: Tensors) -> bool:
         """Whether the networks agree in double precision: in single, rounding errors can become as large as the scores."""
         try:
-            networks = (self._build(tensors).double() for tensors in (small, masked))
+            networks = [assemble(self.module, tensors, self.channels).double() for tensors in (small, masked)]
+            for network in networks:
+                network.eval()
             result, expected = (self._run(network, dtype=torch.float64) for network in networks)
         except Exception:  # code with a precision of its own
             return False
@@ -135,7 +157,9 @@ class _Probe:
             for dim, owner in enumerate(self.channels.dims[name]):
                 if owner is not None:
                     removed = ((owner >= 0) & ~keep[owner]).nonzero()[:, 0]
-                    masked[name] = masked[name].index_fill(dim, removed, 0)
+                    if masked[name] is self.tensors[name]:
+                        masked[name] = masked[name].clone()
+                    masked[name].index_fill_(dim, removed, 0)
         return masked
 
     def _check_scores(self) -> Tensor:
@@ -152,18 +176,19 @@ class _Probe:
             ) from error
         return scores
 
-    def _build(self, tensors: Tensors) -> nn.Module:
-        """A network with these tensors, in eval mode."""
-        network = rebuild(self.module, tensors, self.channels)
-        network.eval()
-        return network
-
     def _run(self, network: nn.Module, tensors: Tensors | None = None, dtype: torch.dtype | None = None) -> Tensor:
         """The scores of a network, with other tensors of the same shapes if some are given."""
         inputs = map_tensors(lambda x: x.to(dtype if x.is_floating_point() else None, copy=True), self.input)
         args, kwargs = to_arguments(inputs)
         with torch.random.fork_rng(devices=[]), torch.no_grad(), _AffineNorms(self.channels.statistics):
             return find_scores(functional_call(network, tensors or {}, args, kwargs))
+
+
+_NORMS: dict[Any, tuple[str, ...]] = {  # norms over channels, with their parameters in order
+    F.layer_norm: ("input", "normalized_shape", "weight", "bias"),
+    F.rms_norm: ("input", "normalized_shape", "weight"),
+    F.group_norm: ("input", "num_groups", "weight", "bias"),
+}
 
 
 class _AffineNorms(TorchFunctionMode):
@@ -177,18 +202,13 @@ class _AffineNorms(TorchFunctionMode):
         self.statistics, self.means = statistics, 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        names: dict[Any, tuple[str, ...]] = {
-            F.layer_norm: ("input", "normalized_shape", "weight", "bias"),
-            F.rms_norm: ("input", "normalized_shape", "weight"),
-            F.group_norm: ("input", "num_groups", "weight", "bias"),
-        }
-        if func not in names:
+        if func not in _NORMS:
             result = func(*args, **(kwargs or {}))
             if getattr(func, "__name__", "") == "mean":
                 self.means += 1
                 return torch.ones_like(result) if self.means - 1 in self.statistics else result
             return result
-        arguments = dict(zip(names[func], args)) | (kwargs or {})
+        arguments = dict(zip(_NORMS[func], args)) | (kwargs or {})
         x, weight, bias = arguments["input"], arguments.get("weight"), arguments.get("bias")
         for tensor, apply in ((weight, torch.mul), (bias, torch.add)):
             if tensor is not None:

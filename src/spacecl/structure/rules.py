@@ -1,7 +1,7 @@
 """What PyTorch's own operators do to owner ids: one short rule each. Those of larger families are in `rules_*`.
 
-An operation on shapes is the same operation run on the ids. An elementwise one ties the ids that meet. Layers and norms
-record the owners of their parameters. What mixes channels in any other way makes them unprunable.
+An elementwise operation ties the ids that meet. Layers and norms record the owners of their parameters. What mixes channels in
+any other way makes them unprunable.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.fx import Node
 
 from .operation import Operation
@@ -35,112 +35,6 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
         return function
 
     return register
-
-
-# -- shapes -----------------------------------------------------------------------------------------------------------
-
-
-@rule("permute", "transpose", "t", "squeeze", "unsqueeze", "flatten", "ravel", "movedim", "moveaxis", "swapaxes", "swapdims")
-@rule("expand_as", "repeat", "tile", "repeat_interleave", "cat", "concat", "hstack", "vstack", "roll", "flip")
-@rule("pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "mT", "numpy_T", "rot90")
-def move_elements(op: Operation) -> Any:
-    return op.run_on_ids()
-
-
-@rule("expand")
-def expand(op: Operation) -> Tensor:
-    """What is repeated as often as a module says, such as once for every head, may be repeated less often."""
-    ids = op.run_on_ids()
-    uses = op.owners.uses.get(op.node, {})
-    if bool((ids == NO_OWNER).all()) and len(uses) == 1:
-        (dim,) = uses
-        return op.spread(op.owners.new_ids(ids.shape[dim]), dim)
-    return ids
-
-
-@rule("contiguous", "clone", "detach", "alias", "to", "_to_copy", "type_as", "lift_fresh_copy")
-@rule("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
-def keep_elements(op: Operation) -> Any:
-    return op.ids(0)
-
-
-@rule("stack")
-def stack(op: Operation) -> Tensor:
-    """Stacked tensors have one shape: they belong together, element by element."""
-    parts = op.ids(0)
-    for part in parts[1:]:
-        op.tie(part, parts[0])
-    return op.run_on_ids()
-
-
-@rule("view", "reshape", "unflatten", "_unsafe_view", "view_as", "reshape_as")
-def reshape(op: Operation) -> Tensor:
-    """A dimension divided into (lanes, channels): channels at the same place in all lanes belong together.
-
-    Lanes that are heads of attention need not be alike: see `contractions`.
-    """
-    before, shape = op.ids(0), tuple(op.output.shape)
-    after = before.reshape(shape)  # not view(): ids may have other strides than the values
-    if op.node in op.owners.head_splits:
-        op.owners.in_heads.update(torch.unique(after).tolist())
-        return after
-    source, target = list(before.shape), list(shape)
-    i = j = 0
-    while i < len(source) and j < len(target):
-        size_in, size_out, parts = source[i], target[j], [j]
-        i, j = i + 1, j + 1
-        while size_in != size_out:
-            if size_in < size_out:
-                size_in, i = size_in * source[i], i + 1
-            else:
-                parts, size_out, j = [*parts, j], size_out * target[j], j + 1
-        for dim in [dim for dim in parts if target[dim] > 1][:-1]:
-            first = after.narrow(dim, 0, 1)
-            op.tie(after, first)
-            after = first.expand(shape)
-    return after
-
-
-@rule("chunk", "split", "split_with_sizes", "unbind", "tensor_split")
-def split(op: Operation) -> list[Tensor]:
-    """Equal parts of a channel dimension are lanes, too; unequal parts need all channels."""
-    parts = op.run_on_ids()
-    for part in parts:
-        if all(other.shape == part.shape for other in parts):
-            op.tie(part, parts[0])
-        else:
-            op.mark_unprunable_unless_contained(op.ids(0), part, "split into unequal parts")
-    return parts
-
-
-@rule("slice", "select", "narrow")
-def select(op: Operation) -> Tensor:
-    part = op.run_on_ids()
-    op.mark_unprunable_unless_contained(op.ids(0), part, "selected by number")
-    return part
-
-
-@rule("pad", "constant_pad_nd")
-def pad(op: Operation) -> Any:
-    """Space around a channel belongs to the channel; channels added by padding have no owner."""
-    if op.arguments.get("mode", "constant") != "constant":
-        return resample(op, len(op.arguments["pad"]) // 2)
-    ids, amounts = op.ids(0), list(op.arguments["pad"])
-    for dim, (before, after) in enumerate(zip(amounts[::2], amounts[1::2]), start=1):
-        first = ids.narrow(-dim, 0, 1)
-        if bool((ids == first).all()):
-            ids = first.expand([s + before + after if d == ids.dim() - dim else s for d, s in enumerate(ids.shape)])
-        else:
-            ids = nn.functional.pad(ids, [0, 0] * (dim - 1) + [before, after], value=NO_OWNER)
-    return ids
-
-
-def resample(op: Operation, spatial: int) -> Any:
-    """Pooling and resizing: the last dimensions change size, their elements stay in their channel."""
-    ids, output = op.ids(0), op.output
-    first = ids[(..., *[slice(0, 1)] * spatial)]
-    op.tie(ids, first)
-    return [first.expand(item.shape) for item in output] if isinstance(output, (list, tuple)) else first.expand(output.shape)
 
 
 # -- values -----------------------------------------------------------------------------------------------------------
@@ -191,8 +85,8 @@ def reduce(op: Operation) -> Any:
     first = ids
     for dim in _list_dims(dims, ids):
         first = first.narrow(dim, 0, 1)
-    if op.node in op.owners.means and op.arguments.get("keepdim") and op.owners.varies(ids, _list_dims(dims, ids)):
-        op.owners.statistics.add(op.owners.means[op.node])  # as a norm does, over however many channels there are
+    if op.node in op.owners.sizes.means and op.arguments.get("keepdim") and op.owners.varies(ids, _list_dims(dims, ids)):
+        op.owners.sizes.statistics.add(op.owners.sizes.means[op.node])  # as a norm does, over however many channels there are
         return op.no_owner()
     op.mark_unprunable_unless_tied(ids, first, "reduced over channels")
     return [first.reshape(item.shape) for item in output] if isinstance(output, (list, tuple)) else first.reshape(output.shape)

@@ -58,7 +58,7 @@ def _choose_any(op: Operation, dims: Sequence[int]) -> Tensor:
     ids = first = op.ids(0)
     for dim in dims:
         first = first.narrow(dim, 0, 1)
-    if op.is_parameter(0):
+    if op.is_parameter(0) or (op.owners.rules >= 4 and not op.owners.is_made(ids)):
         op.tie(ids, first)  # a table of the model's own: its rows have the same owners
     else:
         op.mark_unprunable_unless_tied(ids, first, "selected by computed numbers")

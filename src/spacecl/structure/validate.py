@@ -20,11 +20,12 @@ from .attention import replace_attention
 from .auxiliary import without_auxiliary_layers
 from .blueprint import Blueprint, check_head, describe_unsupported, is_pretrained, random_inputs, rebuild
 from .calling import Inputs, map_tensors
-from .channels import Channels, trace
+from .channels import Channels
 from .graph import matches
 from .memory_format import run_model, set_memory_format
 from .owners import RULES
 from .probe import check_narrowing, is_close
+from .trace import trace
 
 _SQUASHING = ("softmax", "log_softmax", "sigmoid", "log_sigmoid", "log_sigmoid_forward", "hardsigmoid", "special_expit")
 
@@ -135,13 +136,15 @@ def _supports_channels_last(module: nn.Module, example: Inputs) -> bool:
     if not any(isinstance(layer, nn.Conv2d) for layer in module.modules()):
         return False
     x = random_inputs(example, 2)
-    network = set_memory_format(rebuild(module, {}), channels_last=True)
+    network = rebuild(module, {})
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
-            run_model(network, x, channels_last=True)
-            network = rebuild(module, {}).eval()
+            network.eval()
             expected = run_model(network, x)
-            result = run_model(set_memory_format(network, channels_last=True), x, channels_last=True)
+            network = set_memory_format(network, channels_last=True)
+            result = run_model(network, x, channels_last=True)
+            network.train()
+            run_model(network, x, channels_last=True)
         except Exception:
             return False
     return is_close(result, expected)

@@ -17,8 +17,7 @@ from .graph import export_graph, find_effects, fix_sizes, layer_of, layers_of, m
 from .operation import Attribute, Operation, Rejection, unowned_ids, value_ids
 from .operators import apply_rule
 from .owners import RULES, Owners, compress
-from .resizing import Reshape, find_reshapes
-from .sizes import find_means, observe_run
+from .sizes import observe_sizes
 
 _WRAPPERS = ("wrap_with_autocast", "wrap_with_set_grad_enabled")  # they call a part of the graph, in another mode
 
@@ -34,12 +33,8 @@ def find_owners(
     owners = Owners(head=head or "", rules=rules)
     if rules >= 2:
         owners.head_splits = find_head_splits(exported.graph)
-        owners.uses, counted = observe_run(model, make_probe(example), exported.graph)
-        owners.means = {node: number for number, node in enumerate(find_means(exported.graph))} if counted else {}
-    walk = _Walk(exported, shared, aliases, owners)
-    if owners.head_splits:
-        walk.reshapes = find_reshapes(model, make_probe(example), exported.graph, owners.head_splits)
-    return walk.run()
+        owners.sizes = observe_sizes(model, make_probe(example), exported.graph, owners.head_splits, splits=rules >= 4)
+    return _Walk(exported, shared, aliases, owners).run()
 
 
 class _Walk:
@@ -55,7 +50,6 @@ class _Walk:
         self.exported, self.shared, self.aliases = exported, shared, aliases
         self.owners = owners
         self.values: dict[Node, Any] = {}
-        self.reshapes: dict[str, list[Reshape]] = {}
         self.effects = find_effects(exported.graph)  # what the scores depend on
         self.scores = torch.zeros(0)  # their ids
         self.problems: list[str] = []  # what no option can solve
@@ -80,13 +74,9 @@ class _Walk:
         for name in owners.elements.keys() & owners.dims.keys():  # read as a layer's weight, and otherwise too
             for ids in owners.dims[name]:
                 owners.mark_unprunable(ids, f"{name} is used in more than one way")
-        for node, sources in owners.uses.items():
-            owners.sizes += [(source, _ids_along(self.values[node], dim)) for dim, source in sources.items()]
-        for path, reshapes in self.reshapes.items():
-            owners.resized[path] = [
-                [(rows, _ids_along(self.values[reshape.node], dim)) for dim, rows in enumerate(reshape.rows)]
-                for reshape in reshapes
-            ]
+        if owners.rules >= 4:
+            self._drop_unused(names)
+        owners.sizes.collect_ids(self.values)
         owners.number_units()
         self._find_heads()
         self._raise_problems()
@@ -111,7 +101,7 @@ class _Walk:
         self.owners.operations.append(f"{name}{torch.fx.node.map_arg((node.args, node.kwargs), lambda _: '')}")
         name = name.removesuffix("_") if namespace == "aten" else schema.name
         if node not in self.effects and self.owners.rules >= 2:
-            return unowned_ids(node.meta.get("val"))
+            return self._call_unused(node, name, arguments) if self.owners.rules >= 4 else unowned_ids(node.meta.get("val"))
         context = (self.owners, self.values, self.shared, self.rejections, self.problems)
         ids = apply_rule(Operation(node, name, arguments, *context))
         ids = torch.utils._pytree.tree_map_only(Tensor, compress, ids)
@@ -119,6 +109,29 @@ class _Walk:
         if isinstance(changed, Node) and isinstance(ids, Tensor):
             self.values[changed] = ids  # later uses of a tensor changed in place see what it became
         return ids
+
+    def _call_unused(self, node: Node, name: str, arguments: Mapping[str, Any]) -> Any:
+        """The ids of a result that the scores do not depend on. Layers that make it still read channels, and need no others."""
+        owners = self.owners
+        unprunable, lists = dict(owners.unprunable), (owners.ties, owners.unless_tied, owners.unless_contained)
+        counts = [len(some) for some in lists]
+        try:
+            ids = apply_rule(Operation(node, name, arguments, owners, self.values, self.shared, [], []))
+        except Exception:
+            ids = unowned_ids(node.meta.get("val"))
+        owners.unprunable = unprunable
+        for some, count in zip(lists, counts):
+            del some[count:]  # type: ignore[attr-defined]
+        return ids
+
+    def _drop_unused(self, names: Mapping[str, str]) -> None:
+        """Keep the full width of layers that the scores do not depend on, and never observe what they read."""
+        nodes = [node for node in self.exported.graph.nodes if node.op == "placeholder" and node.name in names]
+        used = {self.values[node].name for node in nodes if any(user in self.effects for user in node.users)}
+        for name in self.owners.outputs.keys() - used:
+            self.owners.mark_unprunable(torch.arange(*self.owners.outputs[name]), None)
+            for dims in (self.owners.input_dims, self.owners.output_dims):
+                dims.pop(name, None)
 
     def _call_part(self, node: Node) -> list[Any]:
         """Walk through a part of the graph that runs in another mode, such as without autocast."""
@@ -174,8 +187,3 @@ class _Walk:
         owners.head = owners.head or (last or heads)[0]
         owners.heads = tuple(dict.fromkeys(heads))
         owners.mark_unprunable(ids, None)
-
-
-def _ids_along(ids: Tensor, dim: int) -> Tensor:
-    """The ids along one dimension, at the first index of all others."""
-    return ids[tuple(slice(None) if d == dim else 0 for d in range(ids.dim()))]

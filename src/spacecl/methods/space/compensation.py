@@ -8,7 +8,8 @@ from collections.abc import Collection, Mapping
 import torch
 from torch import Tensor
 
-from ...structure.channels import Channels, Place, Tensors
+from ...structure.channels import Channels, Place
+from ...structure.tensors import Tensors
 from .moments import Statistics
 from .spectrum import regress
 

@@ -17,8 +17,9 @@ from ...learning.analysis import Analysis
 from ...learning.context import TaskContext
 from ...learning.core import Core
 from ...learning.normalization import reestimate_norms
-from ...structure.channels import Place, Tensors
+from ...structure.channels import GroupKey, Place
 from ...structure.memory_format import set_memory_format
+from ...structure.tensors import Tensors
 from .compensation import compensate
 from .moments import Statistics, collect_statistics
 from .selection import Ranking, describe_selection, find_places, find_undersampled, rank_units, select_units
@@ -91,10 +92,10 @@ class Search:
         )
 
     @cached_property
-    def _space(self) -> dict[tuple[str, ...], int]:
-        """How many new units the network has space for, by the layers of a group."""
+    def _space(self) -> dict[GroupKey, int]:
+        """How many new units the network has space for, by the key of a group."""
         committed = self.home.committed_units
-        return {group.layers: int((~committed[group.units]).sum()) for group in self.home.channels.groups}
+        return {group.key: int((~committed[group.units]).sum()) for group in self.home.channels.groups}
 
     def choose(self) -> Choice:
         """Choose new units by whichever of variance, size and tolerance the user gave, and leave out core units not needed."""
@@ -132,7 +133,7 @@ class Search:
         """The reused units of groups that have no space for new ones."""
         units = self.reused.clone()
         for group in self.core.channels.groups:
-            units[group.units] &= self._space[group.layers] == 0
+            units[group.units] &= self._space[group.key] == 0
         return units
 
     @property

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...learning.analysis import Analysis, LayerSpectrum
 from ...learning.core import Core
-from ...structure.channels import Channels, Group, Place
+from ...structure.channels import Channels, Group, GroupKey, Place
 from .effect import rank_by_effect
 from .moments import Statistics
 from .spectrum import Spectrum, analyze_residual, explained_fraction, pivot
@@ -70,7 +70,7 @@ def rank_units(
     reused: Tensor,
     statistics: Mapping[Place, Statistics],
     *,
-    space: Mapping[tuple[str, ...], int] | None = None,
+    space: Mapping[GroupKey, int] | None = None,
     activations: Literal["post", "pre"] = "post",
     projection: bool = True,
     order: Literal["effect", "pivoted", "first"] = "pivoted",
@@ -78,7 +78,7 @@ def rank_units(
     """Rank the free units of every group that can be judged, from what was seen of a task's activations.
 
     A pure function: it changes nothing. `order` says which of the free filters come first. `space` says how many of them the
-    network has space for, by the layers of a group; by default all.
+    network has space for, by the key of a group; by default all.
     """
     rankings = []
     for group in core.channels.groups:
@@ -97,7 +97,7 @@ def rank_units(
             gradients = [_select(statistics[place].gradient, local[~in_core]) for place, local in places]
             best, costs = rank_by_effect([(r.new * r.variance, gradient) for r, gradient in zip(residuals, gradients)])
             pick = partial(_take, best)
-        allowed = int((~in_core).sum()) if space is None else space[group.layers]
+        allowed = int((~in_core).sum()) if space is None else space[group.key]
         rankings.append(Ranking(group, sites, allowed, in_core, reused[group.units], costs, pick))
     return rankings
 
