@@ -492,7 +492,7 @@ INVALID_DATA = {
         torch.utils.data.TensorDataset(torch.randn(9, 6), torch.zeros(9), torch.zeros(9)),
         "a batch holds 3 values",
     ),
-    "strings for labels": ((torch.randn(3, 6), ["cat", "dog", "cow"]), "the labels cannot be made a tensor"),
+    "strings for labels": ((torch.randn(3, 6), ["cat", "dog", "cow"]), "the labels are text. Number the classes from 0"),
     "two examples to split": ((torch.randn(2, 6), torch.tensor([0, 1])), "1 examples are left to train on"),
     "one label for all": ((torch.randn(9, 6), torch.tensor(1)), "labels of shape ..; give one label per input"),
 }
