@@ -190,7 +190,7 @@ def split_rows(name: str, x: Tensor, y: Tensor, seed: int, **options: Any) -> Ta
     return Task(name, (x[train], y[train]), test=(x[test], y[test]), **options)
 
 
-RESNEXT = {"layers": (1, 1, 1), "channels": (16, 32, 64), "cardinality": 8, "stem_width": 16}
+RESNEXT = {"layers": (1, 1, 1, 1), "channels": (16, 32, 64, 128), "cardinality": 8, "stem_width": 16}
 SWIN = {"img_size": 32, "patch_size": 4, "window_size": 4, "embed_dim": 24, "depths": (2, 2), "num_heads": (2, 4)}
 VIT = {"img_size": 32, "patch_size": 8, "embed_dim": 64, "num_heads": 4, "depth": 2}
 ENTRIES = {
