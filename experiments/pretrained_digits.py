@@ -9,6 +9,7 @@ accuracy on 1,000 test images per task. Finished rows are saved, and the same co
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import time
 import warnings
@@ -20,10 +21,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from rows import RowFile, format_table, parse_names, parse_seeds
-from teach import METHODS, make_recipe, name_method, parse_options, teach
+from teach import METHODS, make_recipe, name_method, parse_options, resume, teach
 from torch import Tensor, nn
 
-from spacecl import Learner, SpaceWarning, Task
+from spacecl import SpaceWarning, Task
 from spacecl.data.sources import load
 
 KNOWN = (0, 1, 2, 3, 4)
@@ -128,9 +129,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if row is None:
                 network = network or make_network(options, seed)
                 shared = ["convolutions"] if text != name else []
-                learner = Learner(network, method, example_input=torch.zeros(1, 1, 28, 28), shared=shared, seed=seed)
-                row = teach(title, learner, load_tasks(options, seed), make_recipe(options.recipe, method), settings)
+                folder, example = file.folder(title, seed, settings), torch.zeros(1, 1, 28, 28)
+                learner = resume(folder, network, method, example_input=example, shared=shared, seed=seed)
+                row = teach(title, learner, load_tasks(options, seed), make_recipe(options.recipe, method), settings, folder)
                 file.add(row)
+                shutil.rmtree(folder)
             rows.append(row)
     print(format_table(rows))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field
@@ -21,7 +22,7 @@ class Row:
     seed: int
     accuracy: dict[str, float]  # test accuracy by task
     size: list[float]  # of the network that all tasks so far use, after each task
-    seconds: list[float] = field(default_factory=list)  # of learning and testing each task
+    seconds: list[float] = field(default_factory=list)  # of learning each task
     settings: dict[str, Any] = field(default_factory=dict)  # everything else that the row depends on
     checks: dict[str, dict[str, Any]] = field(default_factory=dict)  # what else was measured of each task
 
@@ -46,6 +47,11 @@ class RowFile:
         settings = json.loads(json.dumps(settings))
         matches = (row for row in self.rows if (row.method, row.seed, row.settings) == (method, seed, settings))
         return next(matches, None)
+
+    def folder(self, method: str, seed: int, settings: dict[str, Any]) -> Path:
+        """Where the learner of a row that is not finished is saved."""
+        key = json.dumps([method, seed, settings])
+        return self.file.with_name(f"{self.file.stem}-{hashlib.sha256(key.encode()).hexdigest()[:12]}")
 
     def add(self, row: Row) -> None:
         self.rows.append(row)

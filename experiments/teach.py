@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
-import time
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rows import Row
+from torch import nn
 
 from spacecl import SPACE, STL, Learner, PackNet, Recipe, Task
 from spacecl.learner import Method
@@ -48,16 +50,30 @@ def make_recipe(text: str, method: Method, **values: Any) -> Recipe | None:
     return recipe if "retrain" in method.plan(recipe, 0) else Recipe(epochs=train + retrain, **values)
 
 
-def teach(name: str, learner: Learner, tasks: Iterable[Task], recipe: Recipe | None, settings: dict[str, Any]) -> Row:
-    """Teach a learner tasks one after another, and test each when it is learned. These methods do not forget."""
+def resume(folder: Path, network: nn.Module, method: Method, **values: Any) -> Learner:
+    """Load the learner in a folder, or make a new one."""
+    return Learner.load(folder, network) if folder.exists() else Learner(network, method, **values)
+
+
+def teach(
+    name: str, learner: Learner, tasks: Iterable[Task], recipe: Recipe | None, settings: dict[str, Any], folder: Path
+) -> Row:
+    """Teach a learner tasks one after another, and test each: these methods do not forget.
+
+    It is saved in `folder` after every task, with checkpoints beside it, from which the same call resumes.
+    """
     accuracy, size, seconds = {}, [], []
+    checkpoint = folder.with_name(f"{folder.name}-checkpoint")
     for task in tasks:
-        started = time.perf_counter()
-        learner.learn(task, recipe) if recipe is not None else learner.learn(task)
+        if task.name not in learner.tasks:
+            learner.learn(task, recipe, checkpoint=checkpoint)
+            learner.save(folder)
+            shutil.rmtree(checkpoint)
         assert task.test is not None
+        record = learner.records[task.name]
         accuracy[task.name] = learner.evaluate(task.test, task.name)
-        size.append(learner.size)
-        seconds.append(time.perf_counter() - started)
+        size.append(record.size)
+        seconds.append(sum(record.seconds.values()))
         line = f"{name}, seed {learner.seed}, {task.name}: {accuracy[task.name]:.2%}, size {size[-1]:.3f}, {seconds[-1]:.0f} s"
         print(line, file=sys.stderr, flush=True)
     return Row(name, learner.seed, accuracy, size, seconds, settings)
