@@ -28,7 +28,7 @@ class Attention(nn.Module):
         if self.how == "infer heads":
             q, k, v = (part.view(batch, tokens, -1, self.head_size).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
         else:
-            q, k, v = self.qkv(x).reshape(batch, tokens, 3, self.heads, self.head_size).permute(2, 0, 3, 1, 4).unbind(0)
+            q, k, v = self.project(x).reshape(batch, tokens, 3, self.heads, self.head_size).permute(2, 0, 3, 1, 4).unbind(0)
         if self.how == "normed":
             q, k = self.norm(q), self.norm(k)
         if self.how == "fused":
@@ -47,6 +47,13 @@ class Attention(nn.Module):
             y = (q * self.head_size**-0.5 @ k.transpose(-2, -1)).softmax(-1) @ v
         return self.proj(y.transpose(1, 2).reshape(batch, tokens, self.inner))
 
+    def project(self, x):
+        if self.how != "keys without bias":
+            return self.qkv(x)
+        bias = self.qkv.bias.clone()  # as in Swin v2
+        bias[bias.numel() // 3 : 2 * bias.numel() // 3].zero_()
+        return F.linear(x, self.qkv.weight, bias)
+
     def mask(self, tokens):
         """The same for every head, but copied for each of them."""
         mask = torch.ones(tokens, tokens).tril().log().clamp(min=-9)
@@ -63,7 +70,7 @@ class Block(nn.Module):
         return self.head((x + self.attn(x)).mean(1))
 
 
-WAYS = ("plain", "fused", "normed", "biased", "einsum", "infer heads", "batched")
+WAYS = ("plain", "fused", "normed", "biased", "einsum", "infer heads", "batched", "keys without bias")
 
 
 @pytest.mark.parametrize("how", WAYS)

@@ -161,10 +161,19 @@ class Operation:
         self.owners.input_dims[name] = self.owners.output_dims[name] = dim
         rows = torch.arange(*self.owners.outputs[name])
         bias_name = self.assign_owner(bias, 0, rows) if bias in self.arguments else None
-        if bias_name is not None:
+        if bias_name is None:
+            self._tie_computed_bias(bias, rows)
+        else:
             biases = self.owners.biases.setdefault(name, [])
             biases += [bias_name] if bias_name not in biases else []
         return result
+
+    def _tie_computed_bias(self, bias: str, rows: Tensor) -> None:
+        """A bias that is made of a parameter, as where a part of it is zeroed, has an element for every output channel."""
+        ids = self.ids(bias) if bias in self.arguments and self.owners.rules >= 5 else None
+        if isinstance(ids, Tensor):
+            self.tie(ids, rows)
+            self.mark_unprunable(rows[ids == NO_OWNER], _NOT_OWNED)
 
     def create_channels(self, weight: str, dim: int, output_dim: int) -> Tensor:
         """Create a channel for every index along a weight's dimension `dim`; the result has them along `output_dim`.

@@ -32,7 +32,7 @@ def expand(op: Operation) -> Tensor:
     return ids
 
 
-@rule("contiguous", "clone", "detach", "alias", "to", "_to_copy", "type_as", "lift_fresh_copy")
+@rule("contiguous", "clone", "detach", "alias", "to", "_to_copy", "type_as", "lift_fresh_copy", "zero", "fill")
 @rule("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
 def keep_elements(op: Operation) -> Any:
     return op.ids(0)
