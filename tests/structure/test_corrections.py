@@ -178,6 +178,43 @@ def test_operators_that_work_in_place_follow_the_rule_of_the_plain_one():
     assert validate_model(Filled(), TOKENS).channels.units == 9
 
 
+class Dense(nn.Module):
+    """A block as in RexNet: some channels are added to what it reads, the others are new."""
+
+    def __init__(self, inputs, new):
+        super().__init__()
+        self.inputs, self.layer = inputs, nn.Linear(inputs, inputs + new)
+
+    def forward(self, x):
+        y = F.relu(self.layer(x))
+        return torch.cat([y[..., : self.inputs] + x, y[..., self.inputs :]], -1)
+
+
+def test_channels_that_are_selected_by_a_stored_number_stay_prunable():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(12, 6), Dense(6, 4), Dense(10, 3), nn.Flatten(), nn.Linear(65, 2))
+    blueprint = validate_model(model, TOKENS)
+    channels, keep = blueprint.channels, blueprint.channels.all_units()
+    assert channels.units == 13
+    assert not any(channels.unprunable.values())
+    keep[torch.tensor([1, 4, 7, 12])] = False
+    network = blueprint.build(channels.gather(blueprint.tensors(), keep))
+    assert [module.inputs for module in network if isinstance(module, Dense)] == [4, 7]
+    assert network[:3](torch.randn(2, 5, 12)).shape == (2, 5, 9)
+
+
+def test_channels_that_are_selected_by_a_number_in_the_code_are_not_pruned():
+    class Fixed(Dense):
+        def forward(self, x):
+            y = F.relu(self.layer(x))
+            return torch.cat([y[..., :6] + x, y[..., 6:]], -1)
+
+    model = nn.Sequential(nn.Linear(12, 6), Fixed(6, 4), nn.Linear(10, 7), nn.Flatten(), nn.Linear(35, 2))
+    with pytest.warns(UserWarning, match="selected by number"):
+        channels = validate_model(model, TOKENS).channels
+    assert [group.layers for group in channels.groups] == [("2",)]
+
+
 @pytest.mark.parametrize(("make", "example"), [(make_mixer, IMAGE), (Block, TOKENS)])
 def test_a_learner_that_was_saved_before_these_rules_is_read_as_it_was(make, example, tmp_path):
     torch.manual_seed(0)

@@ -19,7 +19,8 @@ from .sizes import Sizes
 
 # Learners that were saved before follow the rules of their version: 1 has no products of activations, 2 no heads of
 # nn.MultiheadAttention, 3 no splits into unequal parts, ties all channels of a dimension that is divided after others, and does
-# not show the sizes of the full network to the code of attention, 4 does not know biases that are made of parameters.
+# not show the sizes of the full network to the code of attention, 4 has no biases that are made of parameters and no slices by
+# stored numbers.
 RULES = 5
 NO_OWNER = -1  # the owner of what no layer's width can change, such as the pixels of the input
 

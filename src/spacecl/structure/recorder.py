@@ -17,6 +17,7 @@ from .graph import RESHAPES
 GIVEN = ("view", "reshape")  # the reshapes whose sizes can be corrected
 SPLITS = ("split", "split_with_sizes", "chunk")  # likewise
 WITH_NUMBERS = (*RESHAPES, "expand")  # operations whose sizes may be numbers that a module stores
+SLICE = "slice"  # likewise
 
 Shape = tuple[int, ...]
 
@@ -51,8 +52,22 @@ class Call:
 
     name: str
     shapes: tuple[Shape, ...]  # of the results
-    sources: Mapping[int, str]  # the stored numbers that gave some of a reshape's sizes, by dimension
+    sources: Mapping[int, str]  # the stored numbers that gave some sizes of the result, by dimension
     given: bool  # whether its sizes can be corrected
+    begins: bool = False  # whether a slice begins where a stored number says
+
+
+def _describe_slice(args: Sequence[Any], result: Any) -> Call | None:
+    """What `x[:, :n]` selects, if it has slices alone; `args` are those of `x.__getitem__`."""
+    index = args[1] if isinstance(args[1], tuple) else (args[1],)
+    if not all(item is Ellipsis or (isinstance(item, slice) and item.step is None) for item in index):
+        return None
+    where = index.index(Ellipsis) if Ellipsis in index else len(index)
+    skipped = result.dim() - len(index)  # dimensions that an ellipsis stands for, less itself
+    slices = {dim + skipped * (dim > where): item for dim, item in enumerate(index) if item is not Ellipsis}
+    sources = {dim: s.stop.source for dim, s in slices.items() if not s.start and isinstance(s.stop, Marked)}
+    begins = any(isinstance(s.start, Marked) and s.stop is None for s in slices.values())
+    return Call(SLICE, (tuple(result.shape),), sources, False, begins)
 
 
 class Recorder(TorchFunctionMode):
@@ -79,6 +94,9 @@ class Recorder(TorchFunctionMode):
             self.calls.append(Call(name, (tuple(result.shape),), sources, is_given(func, args)))
         elif is_split(func):
             self.calls.append(Call(name, tuple(tuple(part.shape) for part in result), {}, True))
+        elif func is Tensor.__getitem__ and result.shape != args[0].shape:
+            call = _describe_slice(args, result)
+            self.calls += [] if call is None else [call]
         return result
 
     def mark(self, path: str) -> None:

@@ -135,7 +135,8 @@ def split(op: Operation) -> list[Tensor]:
 @rule("slice", "select", "narrow")
 def select(op: Operation) -> Tensor:
     part = op.run_on_ids()
-    op.mark_unprunable_unless_contained(op.ids(0), part, "selected by number")
+    if op.node not in op.owners.sizes.slices:  # numbers that modules store follow the channels
+        op.mark_unprunable_unless_contained(op.ids(0), part, "selected by number")
     return part
 
 

@@ -18,7 +18,7 @@ from torch.fx import Graph, Node
 
 from .calling import Inputs, map_tensors
 from .graph import layers_of, name_of
-from .recorder import GIVEN, SPLITS, WITH_NUMBERS, Recorder, Shape, record_run
+from .recorder import GIVEN, SLICE, SPLITS, WITH_NUMBERS, Call, Recorder, Shape, record_run
 from .resizing import Correction, Dimension, Size
 
 Uses = Mapping[Node, Mapping[int, str]]  # a reshape -> dimension of its result -> the stored number that gave its size
@@ -42,7 +42,8 @@ class Resize:
 class Sizes:
     """What runs of a model show about the sizes in its code; then, after a walk through its graph, which channels lie there."""
 
-    uses: Uses = field(default_factory=dict)  # of numbers that modules store, by reshapes
+    uses: Uses = field(default_factory=dict)  # of numbers that modules store, by reshapes and slices
+    slices: Collection[Node] = ()  # of channels, whose bounds are numbers that modules store
     means: Mapping[Node, int] = field(default_factory=dict)  # the number of every call of mean(), if a run has the same ones
     resizes: Mapping[str, Sequence[Resize]] = field(default_factory=dict)  # in modules whose sizes can be corrected, in order
     reads: Mapping[str, Sequence[Sequence[int | None]]] = field(default_factory=dict)  # shapes that their code reads
@@ -103,18 +104,22 @@ def _list_units(units: Tensor) -> tuple[int, ...]:
     return tuple(torch.unique(units).tolist())
 
 
-def observe_sizes(model: nn.Module, inputs: Inputs, graph: Graph, heads: Iterable[Node], splits: bool) -> Sizes:
+def observe_sizes(model: nn.Module, inputs: Inputs, graph: Graph, heads: Iterable[Node], splits: bool, slices: bool) -> Sizes:
     """Run a model to see where its code has sizes; `inputs` are those that its graph was made with.
 
     `heads` are the reshapes that divide channels into heads. The sizes of modules that have some, and with `splits` of those
-    that split channels, can be corrected, unless a run does not do what the graph says.
+    that split channels, can be corrected, unless a run does not do what the graph says. With `slices`, the bounds of slices
+    are looked at, too.
     """
     chosen = [*heads, *(node for node in graph.nodes if splits and _is_split(node))]
     paths = sorted({(layers_of(node) or [("", "")])[-1][0] for node in chosen} - {""})
     marked = record_run(model, inputs, paths, mark=True)
     sizes = Sizes(splits=splits)
     if marked is not None:
-        sizes.uses = _match(marked, [node for node in graph.nodes if name_of(node) in WITH_NUMBERS])
+        calls = _match(marked, WITH_NUMBERS, [node for node in graph.nodes if name_of(node) in WITH_NUMBERS])
+        sliced = _match(marked, (SLICE,), [node for node in graph.nodes if _is_slice(node)]) if slices else {}
+        sizes.uses = {node: call.sources for node, call in (calls | sliced).items() if call.sources}
+        sizes.slices = {node for node, call in sliced.items() if call.sources or call.begins}
         means = [node for node in graph.nodes if name_of(node) == "mean"]
         sizes.means = {node: number for number, node in enumerate(means)} if marked.means == len(means) else {}
     two = marked or (record_run(model, inputs, paths) if paths else None)  # code that does not take numbers of another type
@@ -174,14 +179,17 @@ def _split_dim(node: Node) -> int:
     return dim
 
 
-def _match(run: Recorder, nodes: Sequence[Node]) -> Uses:
-    """Match the reshapes of a run to the nodes of a graph, both in order, by the shapes of their results."""
-    calls = [call for call in run.calls if call.name in WITH_NUMBERS]
+def _match(run: Recorder, names: Collection[str], nodes: Sequence[Node]) -> dict[Node, Call]:
+    """Match the calls of some names in a run to nodes of a graph, both in order, by the shapes of their results."""
+    calls = [call for call in run.calls if call.name in names]
     matcher = SequenceMatcher(None, [call.shapes for call in calls], [_list_shapes(node) for node in nodes], autojunk=False)
-    pairs = (
-        (calls[block.a + step], nodes[block.b + step]) for block in matcher.get_matching_blocks() for step in range(block.size)
-    )
-    return {node: call.sources for call, node in pairs if call.sources}
+    blocks = matcher.get_matching_blocks()
+    return {nodes[block.b + step]: calls[block.a + step] for block in blocks for step in range(block.size)}
+
+
+def _is_slice(node: Node) -> bool:
+    """Whether a node selects a part of a dimension; a slice of all of it does not."""
+    return name_of(node) == SLICE and node.meta["val"].shape != node.args[0].meta["val"].shape  # type: ignore[union-attr]
 
 
 def _ids_along(ids: Tensor, dim: int) -> Tensor:

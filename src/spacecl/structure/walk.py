@@ -33,7 +33,7 @@ def find_owners(
     owners = Owners(head=head or "", rules=rules)
     if rules >= 2:
         owners.head_splits = find_head_splits(exported.graph)
-        owners.sizes = observe_sizes(model, make_probe(example), exported.graph, owners.head_splits, splits=rules >= 4)
+        owners.sizes = observe_sizes(model, make_probe(example), exported.graph, owners.head_splits, rules >= 4, rules >= 5)
     return _Walk(exported, shared, aliases, owners).run()
 
 
