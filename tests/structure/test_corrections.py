@@ -203,6 +203,41 @@ def test_channels_that_are_selected_by_a_stored_number_stay_prunable():
     assert network[:3](torch.randn(2, 5, 12)).shape == (2, 5, 9)
 
 
+class Shaped(nn.Module):
+    """Sizes in tuples and lists: a scale that is reshaped, a layer norm of one's own, and a reshape to stored sizes."""
+
+    def __init__(self, channels):
+        super().__init__()
+        self.shape, self.normalized_shape, self.image = (channels, 1), (channels,), [channels, 5]
+        self.scale, self.weight = nn.Parameter(torch.ones(channels)), nn.Parameter(torch.ones(channels))
+
+    def forward(self, x):
+        x = F.layer_norm(x, self.normalized_shape, self.weight).transpose(1, 2) * self.scale.view(self.shape)
+        return x.flatten(1).view(-1, *self.image)
+
+
+def test_numbers_in_tuples_and_lists_follow_the_channels():
+    model = nn.Sequential(nn.Linear(12, 9), Shaped(9), nn.Flatten(), nn.Linear(45, 2))
+    blueprint = validate_model(model, TOKENS)
+    channels, keep = blueprint.channels, blueprint.channels.all_units()
+    assert (channels.units, any(channels.unprunable.values())) == (9, False)
+    keep[3:] = False
+    network = blueprint.build(channels.gather(blueprint.tensors(), keep))
+    assert (network[1].shape, network[1].normalized_shape, network[1].image) == ((3, 1), (3,), [3, 5])
+    assert network(torch.randn(7, 5, 12)).shape == (7, 2)
+    assert (model[1].shape, blueprint.module[1].image) == ((9, 1), [9, 5])
+
+
+def test_unflatten_follows_the_channels():
+    layers = [nn.Linear(12, 24), nn.ReLU(), nn.Unflatten(-1, (4, 6)), nn.Linear(6, 3), nn.Flatten(), nn.Linear(60, 2)]
+    blueprint = validate_model(nn.Sequential(*layers), TOKENS)
+    channels, keep = blueprint.channels, blueprint.channels.all_units()
+    assert {group.layers: len(group.units) for group in channels.groups} == {("0",): 6, ("3",): 3}
+    keep[channels.groups[0].units[2:]] = False
+    network = blueprint.build(channels.gather(blueprint.tensors(), keep))
+    assert (network[2].unflattened_size, network[0].out_features) == ((4, 2), 8)
+
+
 def test_channels_that_are_selected_by_a_number_in_the_code_are_not_pruned():
     class Fixed(Dense):
         def forward(self, x):

@@ -135,10 +135,10 @@ def test_names_that_are_not_operators_and_rules_that_are_not_functions_are_refus
 class Sized(nn.Module):
     def __init__(self, inputs, outputs):
         super().__init__()
-        self.shape, self.weight = (outputs,), nn.Parameter(torch.ones(outputs, inputs))
+        self.sizes, self.weight = {"outputs": outputs}, nn.Parameter(torch.ones(outputs, inputs))
 
     def forward(self, x):
-        return nn.functional.linear(x, self.weight).view(-1, *self.shape)
+        return nn.functional.linear(x, self.weight).view(-1, self.sizes["outputs"])
 
 
 class Initialized(Sized):
@@ -151,7 +151,7 @@ def sized(kind):
 
 
 def adapt(layer):
-    layer.shape = (len(layer.weight),)
+    layer.sizes = {"outputs": len(layer.weight)}
 
 
 def test_a_layer_that_stores_its_size_can_be_pruned_once_it_is_registered():

@@ -29,7 +29,8 @@ def register_layer(
 
     A narrowed network is a copy of the user's model with smaller tensors. A layer that stores sizes beside its tensors, as
     `torch.nn.Linear` stores `out_features`, and uses them in `forward`, then has the wrong sizes. The function gets such a
-    layer and corrects them. PyTorch's own layers are known, and layers that store no sizes need no function.
+    layer and corrects them. PyTorch's own layers are known, numbers that are stored as they are, or in a tuple or list, are
+    corrected, and layers that store no sizes need no function.
     docs/extending.md has a complete example.
 
     Parameters
@@ -44,12 +45,12 @@ def register_layer(
     >>> class Scaled(nn.Module):
     ...     def __init__(self, inputs, outputs):
     ...         super().__init__()
-    ...         self.weight, self.outputs = nn.Parameter(torch.randn(outputs, inputs)), outputs
+    ...         self.weight, self.sizes = nn.Parameter(torch.randn(outputs, inputs)), {"out": outputs}
     ...     def forward(self, x):
-    ...         return nn.functional.linear(x, self.weight).view(-1, self.outputs)
+    ...         return nn.functional.linear(x, self.weight).view(-1, self.sizes["out"])
     >>> @register_layer(Scaled, initialize=lambda layer: nn.init.normal_(layer.weight))
     ... def adapt(layer):
-    ...     layer.outputs = len(layer.weight)
+    ...     layer.sizes = {"out": len(layer.weight)}
     >>> from spacecl.structure.validate import validate_model
     >>> model = nn.Sequential(Scaled(4, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> [group.layers for group in validate_model(model, torch.zeros(1, 4)).channels.groups]

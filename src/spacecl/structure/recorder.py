@@ -18,8 +18,10 @@ GIVEN = ("view", "reshape")  # the reshapes whose sizes can be corrected
 SPLITS = ("split", "split_with_sizes", "chunk")  # likewise
 WITH_NUMBERS = (*RESHAPES, "expand")  # operations whose sizes may be numbers that a module stores
 SLICE = "slice"  # likewise
+NORMS = ("layer_norm", "rms_norm")  # likewise
 
 Shape = tuple[int, ...]
+LISTS = (tuple, list, torch.Size)  # of numbers that modules store
 
 
 def is_given(func: Any, args: Sequence[Any]) -> bool:
@@ -41,7 +43,7 @@ _READ_SHAPE = Tensor.shape.__get__  # type: ignore[attr-defined]
 
 
 class Marked(int):
-    """A number that knows the module and the attribute that it comes from."""
+    """A number that knows the module and the attribute that it comes from, such as `attn.num_heads` or `scale.shape[0]`."""
 
     source: str
 
@@ -55,6 +57,11 @@ class Call:
     sources: Mapping[int, str]  # the stored numbers that gave some sizes of the result, by dimension
     given: bool  # whether its sizes can be corrected
     begins: bool = False  # whether a slice begins where a stored number says
+
+
+def _list_sources(sizes: Sequence[int], first: int) -> dict[int, str]:
+    """The stored numbers among some sizes, by their dimensions, of which `first` is that of the first one."""
+    return {first + number: size.source for number, size in enumerate(sizes) if isinstance(size, Marked)}
 
 
 def _describe_slice(args: Sequence[Any], result: Any) -> Call | None:
@@ -90,8 +97,9 @@ class Recorder(TorchFunctionMode):
             first = args[1] % args[0].dim() if name == "unflatten" and len(args) > 1 and isinstance(args[1], int) else 0
             values = args[2:] if name == "unflatten" else args[1:]
             sizes = list(values[0] if len(values) == 1 and isinstance(values[0], (tuple, list)) else values)
-            sources = {first + dim: size.source for dim, size in enumerate(sizes) if isinstance(size, Marked)}
-            self.calls.append(Call(name, (tuple(result.shape),), sources, is_given(func, args)))
+            self.calls.append(Call(name, (tuple(result.shape),), _list_sources(sizes, first), is_given(func, args)))
+        elif name in NORMS and len(args) > 1:
+            self.calls.append(Call(name, (tuple(result.shape),), _list_sources(args[1], result.dim() - len(args[1])), False))
         elif is_split(func):
             self.calls.append(Call(name, tuple(tuple(part.shape) for part in result), {}, True))
         elif func is Tensor.__getitem__ and result.shape != args[0].shape:
@@ -140,11 +148,24 @@ def _make_hook(recorder: Recorder, path: str) -> Callable[..., None]:
 
 
 def _mark_numbers(model: nn.Module) -> None:
-    """Replace the whole numbers that modules store by marked ones, in place; PyTorch's own layers stay as they are."""
+    """Replace the whole numbers that modules store, alone or in a list, by marked ones, in place.
+
+    PyTorch's own layers stay as they are, but for the one that reshapes.
+    """
     for path, module in model.named_modules():
-        if not type(module).__module__.startswith("torch.nn."):
+        if not type(module).__module__.startswith("torch.nn.") or isinstance(module, nn.Unflatten):
             for name, value in vars(module).items():
-                if type(value) is int and value > 1:
-                    marked = Marked(value)
-                    marked.source = f"{path}.{name}" if path else name
-                    object.__setattr__(module, name, marked)
+                source = f"{path}.{name}" if path else name
+                if type(value) is int:
+                    object.__setattr__(module, name, _mark(value, source))
+                elif type(value) in LISTS and all(type(item) is int for item in value):
+                    marked = [_mark(item, f"{source}[{number}]") for number, item in enumerate(value)]
+                    object.__setattr__(module, name, type(value)(marked))
+
+
+def _mark(value: int, source: str) -> int:
+    if value <= 1:
+        return value
+    marked = Marked(value)
+    marked.source = source
+    return marked

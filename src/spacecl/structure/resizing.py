@@ -59,8 +59,15 @@ def set_sizes(module: nn.Module, original: nn.Module, sizes: Mapping[str, Dimens
     before, after = named_tensors(original), named_tensors(module)
     for source, dimension in sizes.items():
         path, _, name = source.rpartition(".")
-        number = Size(getattr(original.get_submodule(path), name), dimension)
-        setattr(module.get_submodule(path), name, number.scale(before, after))
+        name, _, index = name.partition("[")
+        layer, value = module.get_submodule(path), getattr(original.get_submodule(path), name)
+        if index:
+            number = int(index.removesuffix("]"))
+            items = list(getattr(layer, name))
+            items[number] = Size(value[number], dimension).scale(before, after)
+            setattr(layer, name, type(value)(items))
+        else:
+            setattr(layer, name, Size(value, dimension).scale(before, after))
 
 
 def correct_code(module: nn.Module, original: nn.Module, corrections: Mapping[str, Correction]) -> None:

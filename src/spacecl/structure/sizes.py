@@ -18,7 +18,7 @@ from torch.fx import Graph, Node
 
 from .calling import Inputs, map_tensors
 from .graph import layers_of, name_of
-from .recorder import GIVEN, SLICE, SPLITS, WITH_NUMBERS, Call, Recorder, Shape, record_run
+from .recorder import GIVEN, NORMS, SLICE, SPLITS, WITH_NUMBERS, Call, Recorder, Shape, record_run
 from .resizing import Correction, Dimension, Size
 
 Uses = Mapping[Node, Mapping[int, str]]  # a reshape -> dimension of its result -> the stored number that gave its size
@@ -42,7 +42,7 @@ class Resize:
 class Sizes:
     """What runs of a model show about the sizes in its code; then, after a walk through its graph, which channels lie there."""
 
-    uses: Uses = field(default_factory=dict)  # of numbers that modules store, by reshapes and slices
+    uses: Uses = field(default_factory=dict)  # of numbers that modules store, by reshapes, slices and norms
     slices: Collection[Node] = ()  # of channels, whose bounds are numbers that modules store
     means: Mapping[Node, int] = field(default_factory=dict)  # the number of every call of mean(), if a run has the same ones
     resizes: Mapping[str, Sequence[Resize]] = field(default_factory=dict)  # in modules whose sizes can be corrected, in order
@@ -109,7 +109,7 @@ def observe_sizes(model: nn.Module, inputs: Inputs, graph: Graph, heads: Iterabl
 
     `heads` are the reshapes that divide channels into heads. The sizes of modules that have some, and with `splits` of those
     that split channels, can be corrected, unless a run does not do what the graph says. With `slices`, the bounds of slices
-    are looked at, too.
+    and the sizes of layer norms are looked at, too.
     """
     chosen = [*heads, *(node for node in graph.nodes if splits and _is_split(node))]
     paths = sorted({(layers_of(node) or [("", "")])[-1][0] for node in chosen} - {""})
@@ -118,7 +118,8 @@ def observe_sizes(model: nn.Module, inputs: Inputs, graph: Graph, heads: Iterabl
     if marked is not None:
         calls = _match(marked, WITH_NUMBERS, [node for node in graph.nodes if name_of(node) in WITH_NUMBERS])
         sliced = _match(marked, (SLICE,), [node for node in graph.nodes if _is_slice(node)]) if slices else {}
-        sizes.uses = {node: call.sources for node, call in (calls | sliced).items() if call.sources}
+        norms = _match(marked, NORMS, [node for node in graph.nodes if name_of(node) in NORMS]) if slices else {}
+        sizes.uses = {node: call.sources for node, call in (calls | sliced | norms).items() if call.sources}
         sizes.slices = {node for node, call in sliced.items() if call.sources or call.begins}
         means = [node for node in graph.nodes if name_of(node) == "mean"]
         sizes.means = {node: number for number, node in enumerate(means)} if marked.means == len(means) else {}
