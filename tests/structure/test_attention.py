@@ -106,7 +106,7 @@ def test_single_head_attention_ties_queries_to_keys():
 
     groups = {group.layers: len(group.units) for group in validate_model(Single(), TOKENS).channels.groups}
     assert groups == {("q", "k"): 8, ("v",): 10}
-    with pytest.warns(UserWarning, match="q: attention is scaled by their number"):
+    with pytest.warns(UserWarning, match="q, k: attention is scaled by their number"):
         channels = validate_model(Single(scale=False), TOKENS).channels
     assert [group.layers for group in channels.groups] == [("v",)]
 

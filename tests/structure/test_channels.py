@@ -209,13 +209,14 @@ def test_one_channel_spread_over_many_does_not_tie_them():
 
 
 class GroupedUp(nn.Module):
-    def __init__(self):
+    def __init__(self, hidden=True):
         super().__init__()
         self.stem = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.ConvTranspose2d(8, 8, 3, groups=4))
-        self.fc = nn.Linear(8, 2)
+        self.hidden = nn.Sequential(nn.Linear(8, 6), nn.ReLU()) if hidden else nn.Identity()
+        self.fc = nn.Linear(6 if hidden else 8, 2)
 
     def forward(self, x):
-        return self.fc(self.stem(x).mean((2, 3)))
+        return self.fc(self.hidden(self.stem(x).mean((2, 3))))
 
 
 def test_an_unsupported_model_is_refused_with_layer_and_line_and_the_advice_works():
@@ -224,8 +225,34 @@ def test_an_unsupported_model_is_refused_with_layer_and_line_and_the_advice_work
     text = str(error.value)
     assert "stem.2 (ConvTranspose2d): transposed convolution in groups, or with a weight that is computed (test_ch" in text
     assert 'shared=["stem.2"]' in text
+    assert sizes_of(validate_model(GroupedUp(), IMAGE, shared=["stem.2"]).channels) == {("hidden.0",): 6}
+
+
+def test_sharing_is_not_advised_if_nothing_would_be_left_to_prune():
+    with pytest.raises(
+        UnsupportedModelError, match=r"Replace them\. .* no layer would be left to prune"
+    ):
+        validate_model(GroupedUp(hidden=False), IMAGE)
     with pytest.raises(UnsupportedModelError, match="No layer of the model can be pruned"):
-        validate_model(GroupedUp(), IMAGE, shared=["stem.2"])
+        validate_model(GroupedUp(hidden=False), IMAGE, shared=["stem.2"])
+
+
+def test_layers_with_the_same_reason_are_listed_together():
+    class Halves(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers, self.fc = nn.ModuleList(nn.Linear(6, 6) for _ in range(7)), nn.Linear(6, 2)
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = torch.softmax(layer(x), 1)
+            return self.fc(x)
+
+    with pytest.raises(UnsupportedModelError) as error:
+        validate_model(Halves(), torch.zeros(1, 6))
+    text = str(error.value)
+    assert "layers.0, layers.1, layers.2 and 4 more: normalised over channels (test_channels.py, line " in text
+    assert text.endswith("Change the code of these lines, share fewer layers, or use another model.")
 
 
 class Dropping(nn.Module):
@@ -268,10 +295,10 @@ def test_a_forward_that_branches_on_values_is_refused_with_the_line():
 class Sorting(nn.Module):
     def __init__(self):
         super().__init__()
-        self.hidden, self.fc = nn.Linear(6, 8), nn.Linear(8, 2)
+        self.first, self.hidden, self.fc = nn.Linear(6, 5), nn.Linear(5, 8), nn.Linear(8, 2)
 
     def forward(self, x):
-        return self.fc(torch.sort(self.hidden(x), 1).values)
+        return self.fc(torch.sort(self.hidden(self.first(x)), 1).values)
 
 
 def test_an_unknown_operation_is_refused_and_the_advice_names_the_layer_that_feeds_it():

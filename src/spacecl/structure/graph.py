@@ -8,7 +8,7 @@ import functools
 import os
 import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -143,6 +143,25 @@ def place_of(node: Node) -> str:
     """The layer that runs an operation, as `stem.3 (Conv2d)`, or `forward() (Net)` for the model itself."""
     path, kind = (layers_of(node) or [("", "")])[-1]
     return f"{path or 'forward()'} ({kind.rpartition('.')[2]})"
+
+
+_NAMED = 4  # places with the same reason that are named before others are counted
+
+
+def format_reasons(reasons: Iterable[tuple[str, str]]) -> str:
+    """A line for every reason, after the places that have it; of many, the first and the number of the others.
+
+    >>> format_reasons([("stem", "shared"), ("conv1", "mixed"), ("conv2", "mixed"), ("stem", "shared")])
+    '\\n  stem: shared\\n  conv1, conv2: mixed'
+    """
+    places: dict[str, dict[str, None]] = {}
+    for place, reason in reasons:
+        places.setdefault(reason, {})[place] = None
+    return "".join(f"\n  {_shorten(list(names))}: {reason}" for reason, names in places.items())
+
+
+def _shorten(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= _NAMED else f"{', '.join(names[: _NAMED - 1])} and {len(names) - _NAMED + 1} more"
 
 
 def source_of(node: Node) -> str:

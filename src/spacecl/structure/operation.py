@@ -60,7 +60,7 @@ class Operation:
         values: dict[Node, Any],
         shared: Sequence[str],
         rejections: list[Rejection],
-        problems: list[str],
+        problems: list[tuple[str, str]],
     ):
         self.node, self.name, self.arguments = node, name, arguments
         self.output: Any = node.meta.get("val")
@@ -264,7 +264,7 @@ class Operation:
 
     def report_problem(self, reason: str) -> None:
         """Refuse the model, whatever the user shares. All problems are reported in one error."""
-        self._problems.append(f"{place_of(self.node)}: {reason}{source_of(self.node)}")
+        self._problems.append((place_of(self.node), f"{reason}{source_of(self.node)}"))
 
     def _check_name(self, argument: str) -> None:
         if argument not in self.arguments:

@@ -21,12 +21,13 @@ from .auxiliary import without_auxiliary_layers
 from .blueprint import Blueprint, check_head, describe_unsupported, is_pretrained, random_inputs, rebuild
 from .calling import Inputs, map_tensors
 from .channels import Channels
-from .graph import matches
+from .graph import format_reasons, matches
 from .memory_format import run_model, set_memory_format
 from .owners import RULES
 from .probe import check_narrowing, is_close
 from .trace import trace
 
+_NO_LAYERS = " it has no convolution, linear layer or embedding beside its head and the shared layers"
 _SQUASHING = ("softmax", "log_softmax", "sigmoid", "log_sigmoid", "log_sigmoid_forward", "hardsigmoid", "special_expit")
 
 
@@ -41,8 +42,10 @@ def validate_model(
     check_head(module, traced.head)
     channels = check_narrowing(module, example, traced)
     if not channels.groups:
-        reasons = "".join(f"\n  {layer}: {reason or 'shared'}" for layer, reason in channels.unprunable.items())
-        cause = reasons or " it has no convolution, linear layer or embedding beside its head and the shared layers"
+        reasons = format_reasons((layer, reason or "shared") for layer, reason in channels.unprunable.items())
+        cause = (
+            f"{reasons}\nChange the code of these lines, share fewer layers, or use another model." if reasons else _NO_LAYERS
+        )
         raise UnsupportedModelError(f"No layer of the model can be pruned:{cause}")
     _warn_unprunable(channels)
     _warn_squashed(channels)
@@ -95,10 +98,10 @@ def _warn_unprunable(channels: Channels) -> None:
     """Warn of layers that keep their full width although the user did not share them."""
     reasons = {layer: reason for layer, reason in channels.unprunable.items() if reason}
     if reasons:
-        lines = "".join(f"\n  {layer}: {reason}" for layer, reason in reasons.items())
         names = ", ".join(f'"{layer}"' for layer in reasons)
         warn_user(
-            f"These layers cannot be pruned. They keep their full width, and are frozen after the first task:{lines}\n"
+            "These layers cannot be pruned. They keep their full width, and are frozen after the first task:"
+            f"{format_reasons(reasons.items())}\n"
             f"Change the code of these lines, or accept it with shared=[{names}]."
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,18 @@ from torch.fx import Node
 from ..errors import UnsupportedModelError
 from .calling import Inputs
 from .contractions import find_head_splits
-from .graph import export_graph, find_effects, fix_sizes, layer_of, layers_of, make_probe, place_of, source_of
+from .graph import (
+    export_graph,
+    find_effects,
+    fix_sizes,
+    format_reasons,
+    layer_of,
+    layers_of,
+    make_probe,
+    matches,
+    place_of,
+    source_of,
+)
 from .operation import Attribute, Operation, Rejection, unowned_ids, value_ids
 from .operators import apply_rule
 from .owners import RULES, Owners, compress
@@ -52,7 +63,7 @@ class _Walk:
         self.values: dict[Node, Any] = {}
         self.effects = find_effects(exported.graph)  # what the scores depend on
         self.scores = torch.zeros(0)  # their ids
-        self.problems: list[str] = []  # what no option can solve
+        self.problems: list[tuple[str, str]] = []  # places and reasons: what no option can solve
         self.rejections: list[Rejection] = []  # what can be solved by sharing layers
 
     def run(self) -> Owners:
@@ -93,7 +104,8 @@ class _Walk:
             if isinstance(node.meta.get("val"), (bool, int, float)):  # computed from sizes
                 return node.meta["val"]
             if node in self.effects:
-                self.problems.append(f"{place_of(node)}: {name} inside forward(); move it out of the model{source_of(node)}")
+                reason = f"{name} inside forward(); move it out of the model{source_of(node)}"
+                self.problems.append((place_of(node), reason))
             return unowned_ids(node.meta.get("val"))
         namespace, name = schema.name.split("::")
         arguments = {argument.name: argument.default_value for argument in schema.arguments if argument.has_default_value()}
@@ -153,22 +165,35 @@ class _Walk:
         owners = self.owners
         unprunable = set(owners.units[list(owners.unprunable)].tolist())
         prunable = owners.channel_units() - unprunable
-        lines, share = list(self.problems), []
+        reasons = list(self.problems)
+        share: dict[str, None] = {}
         for rejection in self.rejections:
             units = owners.units_of(torch.cat([ids.flatten() for ids in rejection.inputs])) & prunable
             if units:
                 node = rejection.node
-                lines.append(f"{place_of(node)}: {rejection.reason}{source_of(node)}")
+                reasons.append((place_of(node), f"{rejection.reason}{source_of(node)}"))
                 path = (layers_of(node) or [("", "")])[-1][0]
                 feeding = [layer_of(w) for w, ids in owners.outputs.items() if units & owners.units_of(torch.arange(*ids))]
-                share += [path] if path else feeding
-        if lines:
-            lines = list(dict.fromkeys(lines))
-            count = "1 layer of the model is" if len(lines) == 1 else f"{len(lines)} layers of the model are"
-            text = "\n".join(f"  {line}" for line in lines)
-            names = ", ".join(f'"{name}"' for name in dict.fromkeys(share))
-            advice = f"\nReplace them, or share them between all tasks with shared=[{names}]." if share else ""
-            raise UnsupportedModelError(f"{count} not supported:\n{text}{advice}")
+                share |= dict.fromkeys([path] if path else feeding)
+        if reasons:
+            count = len(set(reasons))
+            title = "1 layer of the model is" if count == 1 else f"{count} layers of the model are"
+            raise UnsupportedModelError(f"{title} not supported:{format_reasons(reasons)}{self._advise(share, prunable)}")
+
+    def _advise(self, share: Collection[str], prunable: set[int]) -> str:
+        """To share the layers that the rejected operations need, if others can still be pruned then."""
+        if not share:
+            return ""
+        owners, left = self.owners, set(prunable)
+        for weight, span in owners.outputs.items():
+            if layer_of(weight) in owners.heads or matches(layer_of(weight), share):
+                left -= owners.units_of(torch.arange(*span))
+        for rejection in self.rejections:
+            left -= owners.units_of(torch.cat([ids.flatten() for ids in rejection.inputs]))
+        if not left:
+            return "\nReplace them. If all tasks shared them, no layer would be left to prune."
+        names = ", ".join(f'"{name}"' for name in share)
+        return f"\nReplace them, or share them between all tasks with shared=[{names}]."
 
     def _find_heads(self) -> None:
         """Find the layers that make the scores, all of which are heads. If the user named one, it must be among them."""
@@ -181,7 +206,8 @@ class _Walk:
         if not heads or owners.head not in ("", *heads):
             expected = f"its head {owners.head!r}" if owners.head else "a linear layer or a convolution"
             hint = f"; try head={heads[0]!r}" if heads else ""
-            self.problems.append(f"forward(): does not return the output of {expected}, one row of scores per example{hint}")
+            reason = f"does not return the output of {expected}, one row of scores per example{hint}"
+            self.problems.append(("forward()", reason))
             return
         last = [layer for layer in heads if torch.equal(ids[0], torch.arange(*owners.outputs[f"{layer}.weight"]))]
         owners.head = owners.head or (last or heads)[0]
