@@ -229,9 +229,7 @@ def test_an_unsupported_model_is_refused_with_layer_and_line_and_the_advice_work
 
 
 def test_sharing_is_not_advised_if_nothing_would_be_left_to_prune():
-    with pytest.raises(
-        UnsupportedModelError, match=r"Replace them\. .* no layer would be left to prune"
-    ):
+    with pytest.raises(UnsupportedModelError, match=r"Replace them\. .* no layer would be left to prune"):
         validate_model(GroupedUp(hidden=False), IMAGE)
     with pytest.raises(UnsupportedModelError, match="No layer of the model can be pruned"):
         validate_model(GroupedUp(hidden=False), IMAGE, shared=["stem.2"])
