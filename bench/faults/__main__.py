@@ -18,6 +18,7 @@ from pathlib import Path
 
 PARTS = {  # module -> (cases in full, what they are)
     "kills": (1_000, "runs of all methods killed at a random moment and resumed"),
+    "ranks": (200, "processes that train together, of which one is killed; all are resumed"),
     "files": (10_000, "damaged files of every kind that is read"),
     "power": (0, "power cuts after every prefix of every sequence of file operations (0: all of them)"),
     "writers": (300, "rounds of several processes that save to one folder while others read it"),

@@ -66,7 +66,7 @@ def run(count: int, seed: int) -> Outcome:
     interrupts = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with tempfile.TemporaryDirectory(prefix="spacecl-kills-") as place:
-            _warm_up(Path(place))
+            warm_up(Path(place))
             references: dict[str, Reference] = {}
             runs = 0
             while outcome.tried < count:
@@ -100,7 +100,7 @@ def _run_once(folder: Path, method: str, reference: Reference, count: int, draw:
             end = _start(folder, method, draw.uniform(0, 6.0), sent)
         outcome.longest = max(outcome.longest, end.seconds)
         problem = _find_problem(end, sent)
-        present = _count_committed(folder)
+        present = count_committed(folder)
         if problem is None and present < committed:
             problem = f"{committed} tasks were saved before, {present} are intact afterwards"
         committed = present
@@ -114,7 +114,7 @@ def _run_once(folder: Path, method: str, reference: Reference, count: int, draw:
             return
         if end.code == 0:
             break
-    content = _read_content(folder)
+    content = read_content(folder)
     different = sorted(key for key in {*content, *reference.content} if content.get(key) != reference.content.get(key))
     if different:
         more = sorted({*content["names of files"]} ^ {*reference.content["names of files"]})
@@ -136,17 +136,17 @@ def _find_problem(end: End, sent: signal.Signals) -> str | None:
     return None
 
 
-def _make_arguments(folder: Path, method: str) -> list[str]:
+def make_arguments(folder: Path, method: str) -> list[str]:
     return ["run", "permuted-digits", "--method", method, *OPTIONS, "--out", str(folder)]
 
 
-def _warm_up(place: Path) -> None:
+def warm_up(place: Path) -> None:
     """Import all that a run needs into this process, by one run."""
     from spacecl.cli.main import main
 
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        assert main(_make_arguments(place / "warm", "space")) == 0
+        assert main(make_arguments(place / "warm", "space")) == 0
 
 
 def _make_reference(place: Path, method: str) -> Reference:
@@ -154,7 +154,7 @@ def _make_reference(place: Path, method: str) -> Reference:
     folder, count_file = place / f"undisturbed-{method}", place / f"operations-{method}"
     end = _fork(folder, method, lambda pid: None, report=count_file)
     assert end.code == 0, end.errors
-    return Reference(_read_content(folder), end.seconds, int(count_file.read_text()))
+    return Reference(read_content(folder), end.seconds, int(count_file.read_text()))
 
 
 def _signal_after(seconds: float, sent: signal.Signals) -> Wait:
@@ -174,7 +174,7 @@ def _fork(
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the process runs the command
     pid = os.fork()
     if pid == 0:
-        _run_forked(folder, method, errors, sent, step, report)
+        run_forked(folder, method, errors, sent, step, report)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     wait(pid)
     disturbed = time.perf_counter()
@@ -191,7 +191,7 @@ def _fork(
     return End(os.waitstatus_to_exitcode(status), now - started, errors.read_text(errors="replace"))
 
 
-def _run_forked(folder: Path, method: str, errors: Path, sent: signal.Signals | None, step: int, report: Path | None) -> None:
+def run_forked(folder: Path, method: str, errors: Path, sent: signal.Signals | None, step: int, report: Path | None) -> None:
     """Run the command in the forked process; never return."""
     code = 1
     try:
@@ -207,7 +207,7 @@ def _run_forked(folder: Path, method: str, errors: Path, sent: signal.Signals | 
         warnings.simplefilter("ignore")
         try:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-            code = main(_make_arguments(folder, method))
+            code = main(make_arguments(folder, method))
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         except KeyboardInterrupt:  # before main's first line or after its last
             code = 130
@@ -252,7 +252,7 @@ def _watch_operations(folder: Path, sent: signal.Signals | None, step: int) -> C
 def _start(folder: Path, method: str, seconds: float, sent: signal.Signals) -> End:
     """Run the command as a user does, which begins with imports."""
     started = time.perf_counter()
-    command = [sys.executable, "-m", "spacecl", *_make_arguments(folder, method)]
+    command = [sys.executable, "-m", "spacecl", *make_arguments(folder, method)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace")
     try:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -266,7 +266,7 @@ def _start(folder: Path, method: str, seconds: float, sent: signal.Signals) -> E
     return End(process.returncode, time.perf_counter() - started, text)
 
 
-def _count_committed(folder: Path) -> int:
+def count_committed(folder: Path) -> int:
     """Return how many tasks the saved learner has; 0 if a file of its manifest is missing or damaged."""
     manifest = folder / "model" / "spacecl.json"
     if not manifest.exists():
@@ -279,7 +279,7 @@ def _count_committed(folder: Path) -> int:
     return sum(name.startswith("task ") for name in files)
 
 
-def _read_content(folder: Path) -> dict[str, Any]:
+def read_content(folder: Path) -> dict[str, Any]:
     """Return all files of a run, without what may depend on when it was killed."""
     from spacecl.runs.open_run import open_run
 

@@ -15,6 +15,14 @@ def task_seed(seed: int, number: int) -> int:
     return 1_000_003 * seed + 1009 * number
 
 
+def seed_process(seed: int, epoch: int, rank: int) -> None:
+    """Seed every generator of one of several processes that train together, anew after an epoch."""
+    own = ((seed * 1_000_003 + epoch) * 1009 + rank) % 2**63
+    torch.manual_seed(own)
+    random.seed(own)
+    np.random.seed(own % 2**32)
+
+
 @contextmanager
 def use_seed(seed: int) -> Iterator[None]:
     """Seed every generator that training may use, and restore their states at the end."""

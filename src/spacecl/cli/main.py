@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -55,6 +56,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         from ..errors import SpaceError
 
+        if "TORCHELASTIC_RUN_ID" in os.environ:  # one of several processes
+            from ..runs.processes import end_process
+
+            code = end_process(error)
+            if code is not None:
+                return code
         if not isinstance(error, (SpaceError, OSError)):
             raise
         print(f"spacecl: {error}", file=sys.stderr)

@@ -60,6 +60,15 @@ def _declare(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG.format(settings=describe_settings())
     parser.add_argument("benchmark", nargs="?", metavar="BENCHMARK", help="one of the above")
     add_settings(parser)
+    machines = parser.add_argument_group("several processes")
+    machines.add_argument(
+        "--devices",
+        metavar="N",
+        default="1",
+        help="train with N processes on this machine, or auto: one for each accelerator (default: %(default)s); every batch is "
+        "divided between them. On several machines, start torchrun ... -m spacecl run ... on each, with --out in a folder "
+        "that all share",
+    )
     add_resume(parser, "resume the run in --out, with the settings that it has")
     output = add_output(parser)
     output.add_argument("--tensorboard", action="store_true", help="also write logs for TensorBoard, to the run's folder")
@@ -72,7 +81,7 @@ def _declare(parser: argparse.ArgumentParser) -> None:
 
 def run_command(options: argparse.Namespace) -> int:
     from ..errors import ConfigError
-    from ..runs import run
+    from ..runs import processes, run
     from ..runs import run_folder as folder
     from ..runs.config import Config
     from ..runs.resolve import resolve
@@ -89,6 +98,9 @@ def run_command(options: argparse.Namespace) -> int:
         folder.refuse_code(options.out, [name for name in code if name in map(str, settings.values()) and name not in typed])
     config = resolve(settings, options.data)
     out = options.out or folder.choose_folder(config)
+    devices = processes.count_devices(options.devices, config.device)
+    if devices > 1 and not processes.is_started_by_torchrun():
+        return processes.start_processes(devices, options.arguments)
     try:
         result = run.run(
             config,
@@ -100,8 +112,11 @@ def run_command(options: argparse.Namespace) -> int:
             print_line=lambda text: print(text, flush=True),
         )
     except KeyboardInterrupt:
-        print(f"\n{folder.format_interrupted(out)}", file=sys.stderr)
+        if processes.is_first():
+            print(f"\n{folder.format_interrupted(out)}", file=sys.stderr)
         return 130
+    if not processes.is_first():
+        return 0
     console().print(make_table(result))
     print(f"All results are in {out}/result.json, the network is in {out}/model.")
     return 0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +12,7 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 from pydantic import AliasChoices, Field, with_config
-from torch import Tensor
+from torch import Tensor, nn
 from typing_extensions import NotRequired, TypedDict
 
 from .. import store
@@ -36,6 +37,7 @@ class Epoch(TypedDict):
     valid_loss: float
     lr: float
     seconds: float
+    processes: NotRequired[Count]  # that trained together, if there were several
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,8 @@ class PhaseState:
     done: bool
     rates: tuple[float, ...]  # learning rates, per group of parameters
     schedule: dict[str, Any]
-    random: RandomState
+    random: RandomState  # of the first process
+    others: tuple[RandomState, ...] = ()  # of all further processes, in the order of their ranks
 
 
 @dataclass(frozen=True)
@@ -122,19 +125,29 @@ def random_state(device: torch.device) -> tuple[RandomState, Tensors]:
     """The state of every random generator that training may draw from."""
     name, keys, *rest = np.random.get_state()
     tensors = {"torch": torch.get_rng_state()}
-    if device.type == "cuda":
-        tensors["device"] = torch.cuda.get_rng_state(device)
-    elif device.type == "mps":
-        tensors["device"] = torch.mps.get_rng_state()
+    if device.type != "cpu":
+        tensors["device"] = torch.get_device_module(device).get_rng_state()  # of the current device, which Fabric has set
     return RandomState(random.getstate(), (name, tuple(np.asarray(keys).tolist()), *rest)), tensors  # type: ignore[arg-type]
 
 
 def restore_random_state(state: RandomState, tensors: Tensors, device: torch.device) -> None:
-    random.setstate(state.python)
-    name, keys, position, has_gauss, gauss = state.numpy
-    np.random.set_state((name, np.array(keys, np.uint32), position, has_gauss, gauss))
+    version, internal, gauss = state.python
+    random.setstate((version, tuple(internal), gauss))
+    name, keys, position, has_gauss, cached = state.numpy
+    np.random.set_state((name, np.array(keys, np.uint32), position, has_gauss, cached))
     torch.set_rng_state(tensors["torch"])
-    if device.type == "cuda" and "device" in tensors:
-        torch.cuda.set_rng_state(tensors["device"], device)
-    elif device.type == "mps" and "device" in tensors:
-        torch.mps.set_rng_state(tensors["device"])
+    if device.type != "cpu" and "device" in tensors:
+        torch.get_device_module(device).set_rng_state(tensors["device"])
+
+
+@contextmanager
+def undo(module: nn.Module, device: torch.device) -> Iterator[None]:
+    """Restore a module's buffers and all random generators at the end. Parameters must not be changed."""
+    drawn, buffers = random_state(device), [buffer.clone() for buffer in module.buffers()]
+    try:
+        yield
+    finally:
+        restore_random_state(*drawn, device)
+        with torch.no_grad():
+            for buffer, before in zip(module.buffers(), buffers):
+                buffer.copy_(before)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from ..data.task import Batch
 from ..errors import DataError
 from ..structure.calling import count_rows, move_tensors, select_rows
+from ..structure.tensors import named_tensors
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -35,3 +38,26 @@ def shards(batches: Iterator[Batch], fabric: Fabric) -> Iterator[Batch]:
         if count == size or count >= 2 * world:
             rows = slice(fabric.global_rank, None, world)
             yield move_tensors(select_rows(x, rows), fabric.device), y[rows].to(fabric.device, non_blocking=True)
+
+
+@torch.no_grad()
+def synchronize(fabric: Fabric, module: nn.Module) -> None:
+    """Give every process the first one's tensors: running statistics differ, and rounding may on machines of several kinds."""
+    if fabric.world_size > 1:
+        for tensor in named_tensors(module).values():
+            tensor.copy_(fabric.broadcast(tensor))
+
+
+def gather_tensors(fabric: Fabric, tensor: Tensor) -> list[Tensor]:
+    """A tensor of every process, in the order of their ranks. All have the same shape."""
+    rows = tensor.new_zeros((fabric.world_size, *tensor.shape))
+    rows[fabric.global_rank] = tensor
+    return list(all_sum(fabric, rows).unbind())
+
+
+def gather_values(fabric: Fabric, value: Any) -> list[Any]:
+    """A value of every process, in the order of their ranks. It travels as JSON, so that nothing is unpickled."""
+    data = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+    sizes = [int(size) for size in gather_tensors(fabric, torch.tensor([len(data)]))]
+    padded = torch.nn.functional.pad(data, (0, max(sizes) - len(data)))
+    return [json.loads(bytes(row[:size].tolist())) for row, size in zip(gather_tensors(fabric, padded), sizes)]

@@ -16,7 +16,7 @@ from ..data.targets import TargetKind
 from ..data.task import Task
 from ..data.task_data import Data
 from ..documents import digest_json
-from ..errors import ConfigError, DataError, TaskError, TrainingError, warn_user
+from ..errors import DataError, TaskError, TrainingError, warn_user
 from ..inference.task_inference import SAMPLES as SIGNATURE_SAMPLES
 from ..inference.task_inference import estimate_bounds, make_signature
 from ..seeds import task_seed, use_seed
@@ -155,8 +155,6 @@ def _make_checkpointer(
     state: State, folder: Path, task: str, trainer: Trainer, seed: int, data: Mapping[str, Any]
 ) -> Checkpointer:
     """Checkpoints that know what they belong to: the task, how it is learned, and what was learned before."""
-    if trainer.fabric.world_size > 1:
-        raise ConfigError(f"Checkpoints are for one process, but there are {trainer.fabric.world_size}. Leave checkpoint out.")
     identity = {
         "task": task,
         "before": {name: record.digest for name, record in state.records.items()},

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import StoreError, first_line
+from ..seeds import seed_process
 from ..structure.tensors import named_tensors
-from .checkpoints import Epoch, PhaseState, random_state, restore_random_state, select_prefix
+from .checkpoints import Epoch, PhaseState, RandomState, random_state, restore_random_state, select_prefix
+from .distributed import gather_tensors, gather_values
 from .recipe import Recipe
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 @dataclass
@@ -20,7 +26,8 @@ class Phase:
     module: nn.Module
     optimizer: torch.optim.Optimizer
     schedule: torch.optim.lr_scheduler.LRScheduler
-    generators: list[torch.Generator]  # of the order of the examples
+    generators: list[torch.Generator]  # of the order of the examples, which is the same in every process
+    seed: int = 0
     history: list[Epoch] = field(default_factory=list)
     best: dict[str, Tensor] | None = None  # the tensors of the best epoch so far
     highest: float = float("-inf")  # its validation score
@@ -56,12 +63,19 @@ class Phase:
             if tensors[name].is_floating_point() or tensors[name].is_complex():
                 self.average[name] = mean + (self.average[name] - mean) / count
 
-    def to_checkpoint(self, device: torch.device) -> tuple[PhaseState, dict[str, dict[str, Tensor]]]:
-        """The state as plain values and files of tensors."""
-        drawn, generators = random_state(device)
+    def to_checkpoint(self, fabric: Fabric) -> tuple[PhaseState, dict[str, dict[str, Tensor]]]:
+        """The state as plain values and files of tensors. All processes call this, and each gets the state of all."""
+        own, tensors = random_state(fabric.device)
+        drawn, *others = gather_values(fabric, asdict(own))
+        generators = {
+            _name_by_rank(name, rank): state
+            for name, tensor in tensors.items()
+            for rank, state in enumerate(gather_tensors(fabric, tensor))
+        }
         schedule = {key: value for key, value in self.schedule.state_dict().items() if key in _SCHEDULE_STATE}
         rates = tuple(float(group["lr"]) for group in self.optimizer.param_groups)
-        body = PhaseState(tuple(self.history), self.highest, self.done, rates, schedule, drawn)
+        states = RandomState(**drawn), tuple(RandomState(**other) for other in others)
+        body = PhaseState(tuple(self.history), self.highest, self.done, rates, schedule, *states)
         moments = self.optimizer.state_dict()["state"]
         files = {
             "module": named_tensors(self.module),
@@ -71,10 +85,22 @@ class Phase:
         kept = {"best": self.best, "average": self.average}
         return body, files | {name: tensors for name, tensors in kept.items() if tensors is not None}
 
-    def restore(self, body: PhaseState, tensors: dict[str, Tensor], device: torch.device) -> None:
-        """Take over the state of a checkpoint; raise StoreError if it does not fit the module and its optimizer."""
+    def restore(self, body: PhaseState, tensors: dict[str, Tensor], fabric: Fabric) -> None:
+        """Take over the state of a checkpoint; raise StoreError if it does not fit the module and its optimizer.
+
+        With another number of processes than it was saved with, their random numbers begin anew. The order of the examples
+        stays what it was.
+        """
         try:
-            self._restore(body, tensors, device)
+            self._restore(body, tensors, fabric.device)
+            states, rank = (body.random, *body.others), fabric.global_rank
+            if len(states) == fabric.world_size:
+                names = {name: _name_by_rank(name, rank) for name in ("torch", "device")}
+                drawn = select_prefix(tensors, "random")
+                own = {name: drawn[key] for name, key in names.items() if key in drawn}
+                restore_random_state(states[rank], own, fabric.device)
+            else:
+                seed_process(self.seed, len(body.history), rank)
         except (KeyError, IndexError, ValueError, TypeError, RuntimeError, AttributeError) as error:
             raise StoreError(
                 f"The checkpoint does not fit the network: {type(error).__name__}: {first_line(error)}. "
@@ -105,7 +131,6 @@ class Phase:
         )
         for number, generator in enumerate(self.generators):
             generator.set_state(generators[f"order{number}"])
-        restore_random_state(body.random, generators, device)
 
     def _restore_kept(self, tensors: dict[str, Tensor], name: str, device: torch.device) -> dict[str, Tensor] | None:
         """The best or the averaged weights so far; None if the checkpoint has none."""
@@ -113,6 +138,10 @@ class Phase:
         if misfits:
             raise ValueError(f"the {name} weights so far of {misfits[0]} have another shape")
         return {key: tensor.to(device) for key, tensor in tensors.items()} or None
+
+
+def _name_by_rank(name: str, rank: int) -> str:
+    return f"rank{rank}.{name}" if rank else name
 
 
 _SCHEDULE_STATE = {"last_epoch", "_step_count", "_last_lr", "best", "num_bad_epochs"}  # what changes as a schedule advances

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from ..data.images import augment
 from ..data.task_data import Batches, Data
-from ..errors import ConfigError, TrainingError
+from ..errors import ConfigError, StoreError, TrainingError
 from ..progress import Progress, track
 from ..structure.calling import Inputs, call_model, map_tensors, move_tensors
 from ..structure.memory_format import protect_gradients, run_model, set_memory_format, to_memory_format
 from ..structure.tensors import named_tensors
-from .checkpoints import Checkpointer, Epoch
-from .distributed import all_sum, shards
+from .checkpoints import Checkpointer, Epoch, undo
+from .distributed import all_sum, gather_values, shards, synchronize
 from .freezing import make_freeze_hook
 from .objective import Objective
 from .optimizers import clip_gradients, make_optimizer, make_schedule
@@ -91,19 +91,21 @@ class Trainer:
         restore_frozen = make_freeze_hook(module, freeze or {})
         loss = self.loss if make_loss is None else make_loss(module)
         order = torch.Generator().manual_seed(self.seed)
-        state = Phase(module, optimizer, make_schedule(recipe, optimizer, steps), [order, *train.generators()])
-        saved = self.checkpointer.load(phase) if self.checkpointer is not None else None
-        if saved is not None:
-            state.restore(*saved, fabric.device)
-            for row in state.history:
-                self._report(row)
+        state = Phase(module, optimizer, make_schedule(recipe, optimizer, steps), [order, *train.generators()], self.seed)
+        if self.checkpointer is not None:
+            self._resume(self.checkpointer, phase, state)
         dtype = next(module.parameters()).dtype
 
         def prepare(x: Tensor) -> Tensor:
             return to_memory_format(x.detach().to(dtype) if x.is_floating_point() else x, self.channels_last)
 
+        def compute(x: Inputs, y: Tensor) -> Tensor:
+            value = loss(wrapped, x, y)
+            return value if penalty is None else value + penalty(module)
+
         title = f"{self.title} {phase}".strip()
         progress = self.progress if fabric.is_global_zero else False
+        settled = fabric.world_size == 1  # of several processes, what the first step decides, which a resumed run takes again
         started = time.perf_counter()  # an epoch's seconds are all since the one before, saving the checkpoint included
         metric = self.objective.metric
         with track(title, recipe.epochs * steps, progress, done=len(state.history) * steps, metric=metric) as advance:
@@ -114,8 +116,13 @@ class Trainer:
                 for x, y in shards(train.batches(recipe.batch_size, order), fabric):
                     x = map_tensors(prepare, _augment(train.finish(x), recipe, title))
                     with protect_gradients(module):
-                        value = loss(wrapped, x, y)
-                        value = value if penalty is None else value + penalty(module)
+                        if not settled:  # where the sums of gradients begin; another order of their terms has other bits
+                            with undo(module, fabric.device):
+                                fabric.backward(compute(x, y))
+                            stepper.zero_grad()
+                            module.train()  # which methods that count steps begin again with
+                            settled = True
+                        value = compute(x, y)
                         fabric.backward(value)
                     if before_step is not None or recipe.clip is not None:
                         fabric.strategy.precision.unscale_gradients(stepper)  # of 16-bit floats
@@ -141,6 +148,7 @@ class Trainer:
                         "Nothing was committed; the learner is unchanged. "
                         f"Lower the learning rate (lr={recipe.lr}) or check the scale of the inputs."
                     )
+                synchronize(fabric, module)
                 if validate is not None:
                     score, error = validate(module)
                 else:
@@ -159,23 +167,39 @@ class Trainer:
                     valid_loss=error,
                     lr=float(rate),
                     seconds=now - started,
+                    **({"processes": fabric.world_size} if fabric.world_size > 1 else {}),  # type: ignore[typeddict-item]
                 )
                 state.finish_epoch(row, recipe)
                 started = now
                 self._report(row)
                 if self.checkpointer is not None:
-                    self.checkpointer.save(phase, *state.to_checkpoint(fabric.device))
+                    content = state.to_checkpoint(fabric)
+                    if fabric.is_global_zero:
+                        self.checkpointer.save(phase, *content)
+                    fabric.barrier()  # nobody begins another epoch before this one is on disk
         kept = state.average if recipe.keep == "average" else state.best
         with torch.no_grad():
             for name, tensor in named_tensors(module).items():
                 if kept is not None:
                     tensor.copy_(kept[name])
-                if fabric.world_size > 1:  # running statistics differ between processes
-                    tensor.copy_(fabric.broadcast(tensor))
             if restore_frozen is not None:
                 restore_frozen()
         set_memory_format(module, channels_last=False)
         return state.history
+
+    def _resume(self, checkpointer: Checkpointer, phase: str, state: Phase) -> None:
+        """Take over the last checkpoint of a phase, if there is one; all processes must find the same."""
+        saved = checkpointer.load(phase)
+        epochs = gather_values(self.fabric, len(saved[0].history) if saved is not None else 0)
+        if len(set(epochs)) > 1:
+            raise StoreError(
+                f"{checkpointer.folder} holds checkpoints of {', '.join(map(str, epochs))} epochs, as the processes see it. "
+                "All processes must use one folder: give one on a file system that all machines share."
+            )
+        if saved is not None:
+            state.restore(*saved, self.fabric)
+            for row in state.history:
+                self._report(row)
 
     def _report(self, row: Epoch) -> None:
         if self.on_epoch is not None and self.fabric.is_global_zero:

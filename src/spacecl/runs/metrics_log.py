@@ -45,12 +45,15 @@ Key = tuple[str | int, ...]  # one row of the journal
 
 
 class Journal:
-    """metrics.jsonl: one line for every epoch and every test, appended as they come; a line cut off by a crash is dropped."""
+    """metrics.jsonl: one line for every epoch and every test, appended as they come; a line cut off by a crash is dropped.
 
-    def __init__(self, file: Path, board: Board | None = None):
-        self.file, self.board = file, board
+    Of several processes, only the first may `write`. The others know what was in the file, and what they add.
+    """
+
+    def __init__(self, file: Path, board: Board | None = None, write: bool = True):
+        self.file, self.board, self.write = file, board, write
         self.rows, size = read_rows(file)
-        if file.exists() and size < file.stat().st_size:
+        if write and file.exists() and size < file.stat().st_size:
             disk.truncate_file(file, size)
         self.keys = {_make_key(row) for row in self.rows}
         if board is not None:
@@ -77,7 +80,8 @@ class Journal:
         key = _make_key(row)
         if key in self.keys:
             return
-        disk.append_line(self.file, json.dumps(row).encode())
+        if self.write:
+            disk.append_line(self.file, json.dumps(row).encode())
         self.keys.add(key)
         self.rows.append(row)
         if self.board is not None:

@@ -7,7 +7,11 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
 
 from .. import disk, store
 from ..data.prepare import DataCounts, check_all_data
@@ -23,11 +27,24 @@ from ..seeds import use_seed
 from ..structure.calling import Inputs
 from .build_result import build_result
 from .config import Config
+from .costs import multiply_adds
 from .measure_run import add_measurements
 from .metrics_log import Board, Journal, TestRow
+from .processes import check_shared_folder, choose_threads, keep_threads, make_fabric
 from .result import Result, read_result
-from .run_folder import check_same_data, check_same_settings, describe_tasks, load_tasks, lock_run, record_start
+from .run_folder import (
+    check_same_data,
+    check_same_settings,
+    describe_tasks,
+    find_threads,
+    load_tasks,
+    lock_run,
+    record_start,
+)
 from .summary import format_task
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 def run(
@@ -61,26 +78,36 @@ def run(
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is a file. Give a folder with --out.")
     disk.make_folder(folder)
-    with lock_run(folder):
+    fabric = make_fabric(config)
+    first = fabric.is_global_zero  # of several processes, the only one that writes and prints
+    if not first:
+        progress, tensorboard, on_task = False, False, None
+        print_line = _print_nothing
+    with lock_run(folder) if first else nullcontext(), keep_threads():
+        check_shared_folder(fabric, folder)
         check_same_settings(folder, config)
         board = Board(folder / "tensorboard") if tensorboard else None
         if (folder / "result.json").exists():
             if board is not None:
                 Journal(folder / "metrics.jsonl", board)
-            disk.remove(folder / "checkpoints")
+            if first:
+                disk.remove(folder / "checkpoints")
             print_line(f"{folder} is finished already.")
             return read_result(folder / "result.json")
-        with use_seed(config.seed):
+        with use_seed(config.seed), fabric.rank_zero_first(local=True):  # which fills the cache of datasets
             tasks, example = load_tasks(config, data)
             checked = [check_all_data(task, example) for task in tasks]
             tasks, counts = [task for task, _ in checked], [counts for _, counts in checked]
         _check_task_names(config, tasks)
         facts = describe_tasks(tasks, counts)
         check_same_data(folder, facts)
-        learner = make_learner(config, folder, example, counts[0]["classes"], len(tasks))
+        learner = make_learner(config, folder, example, counts[0]["classes"], len(tasks), fabric)
         _check_targets(config, learner, tasks, counts)
-        record_start(folder, config, facts, learner)
-        journal = Journal(folder / "metrics.jsonl", board)
+        torch.set_num_threads(find_threads(folder, fabric.world_size) or _choose_threads(config, learner, tasks[0], counts[0]))
+        journal = Journal(folder / "metrics.jsonl", board, write=first)
+        fabric.barrier()  # nobody writes before all have read
+        if first:
+            record_start(folder, config, facts, learner)
         if learner.tasks:
             print_line(f"Resuming after {len(learner.tasks)} of {len(tasks)} tasks.")
         if is_shown(progress):
@@ -99,28 +126,35 @@ def run(
                 if on_task is not None:
                     on_task(number, len(tasks))
             print_line(format_task(number, len(tasks), learner.records[task.name], journal.get_tests()[number]))
+        if not first:
+            fabric.barrier()
+            return read_result(folder / "result.json")
         result = build_result(config, learner, tasks, counts, example, journal)
         disk.write_file(folder / "result.json", json.dumps(result, indent=1).encode())
         disk.remove(folder / "checkpoints")
         if measure:
             add_measurements(learner, result, example)
             disk.write_file(folder / "result.json", json.dumps(result, indent=1).encode())
+        fabric.barrier()
         return result
 
 
-def make_learner(config: Config, folder: Path, example: Inputs, classes: int, tasks: int) -> Learner:
+def _print_nothing(text: str) -> None:
+    """What processes other than the first print."""
+
+
+def make_learner(config: Config, folder: Path, example: Inputs, classes: int, tasks: int, fabric: Fabric) -> Learner:
     """The learner of a run of so many tasks: the one in its folder, or a new one if it has not learned a task yet.
 
     `example` and `classes` are those of the first task; the network is made for them.
     """
-    from lightning_fabric import Fabric
-
     with use_seed(config.seed):
         model = config.make_model(example, classes)
     method = config.make_method(tasks)
-    fabric = Fabric(accelerator=config.device, devices=1)
     if (folder / "model" / store.MANIFEST).exists():
-        store.remove_leftovers(folder / "model")
+        if fabric.is_global_zero:
+            store.remove_leftovers(folder / "model")
+        fabric.barrier()
         return Learner.load(folder / "model", model, method=method, fabric=fabric, progress=False)
     return Learner(
         model,
@@ -160,10 +194,17 @@ def _make_recipe(config: Config, learner: Learner, number: int, task: Task, coun
     return config.make_recipe(number, count["train"], count["valid"], pretrained, values)
 
 
+def _choose_threads(config: Config, learner: Learner, task: Task, count: DataCounts) -> int:
+    """The number of threads for the steps that a run begins with."""
+    batch = _make_recipe(config, learner, 1, task, count).batch_size / learner.fabric.world_size
+    return choose_threads(3 * batch * multiply_adds(learner.full(), learner.example))  # forward, and twice as much backward
+
+
 def _learn(learner: Learner, task: Task, number: int, recipe: Recipe, folder: Path, journal: Journal) -> None:
-    checkpoint = folder / "checkpoints" / str(number)
-    others = (folder / "checkpoints").glob("*")  # of tasks that were saved just before a crash
-    disk.remove(*(other for other in others if other != checkpoint))
+    checkpoint, first = folder / "checkpoints" / str(number), learner.fabric.is_global_zero
+    if first:
+        others = (folder / "checkpoints").glob("*")  # of tasks that were saved just before a crash
+        disk.remove(*(other for other in others if other != checkpoint))
     learner.learn(
         task,
         recipe,
@@ -171,7 +212,8 @@ def _learn(learner: Learner, task: Task, number: int, recipe: Recipe, folder: Pa
         on_epoch=lambda epoch: journal.add_epoch(task.name, epoch),
     )
     learner.save(folder / "model")
-    disk.remove(checkpoint)
+    if first:
+        disk.remove(checkpoint)
 
 
 def _complete_journal(learner: Learner, tasks: Sequence[Task], journal: Journal) -> None:

@@ -39,7 +39,8 @@ from .methods import shorten_method
 PACKAGES = ("torch", "numpy", "scipy", "lightning-fabric", "safetensors", "scikit-learn", "pillow")
 PARTS = ("train", "valid", "test")
 PROOFS = ("metrics.jsonl", "checkpoints", "model", "result.json")  # any of these shows that something was learned
-FILES = {"config.json", "tasks.json", "environment.json", "tensorboard", "log.txt", EVENTS, *PROOFS}
+_ENVIRONMENT = "environment.json"
+FILES = {"config.json", "tasks.json", _ENVIRONMENT, "tensorboard", "log.txt", EVENTS, *PROOFS}
 
 
 @with_config(extra="allow")
@@ -63,6 +64,7 @@ class Start(TypedDict):
     packages: dict[str, str]  # versions
     machine: Machine
     device: str
+    processes: int
 
 
 @contextmanager
@@ -143,8 +145,7 @@ def _format_bullets(lines: Sequence[str]) -> str:
 
 def _record_environment(folder: Path, learner: Learner) -> None:
     """Add this start to environment.json: the time, the versions of packages, and the machine."""
-    file = folder / "environment.json"
-    starts = read_document(file, list[dict[str, Any]]) if file.exists() else []  # older versions may have other keys
+    starts = _read_starts(folder)
     packages = {}
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
@@ -157,8 +158,22 @@ def _record_environment(folder: Path, learner: Learner) -> None:
         "packages": packages,
         "machine": describe_machine(device),
         "device": str(device),
+        "processes": learner.fabric.world_size,
     }
-    disk.write_file(file, json.dumps([*starts, start], indent=1).encode())
+    disk.write_file(folder / _ENVIRONMENT, json.dumps([*starts, start], indent=1).encode())
+
+
+def _read_starts(folder: Path) -> list[dict[str, Any]]:
+    """All starts of a run; those of older versions may have other keys."""
+    file = folder / _ENVIRONMENT
+    return read_document(file, list[dict[str, Any]]) if file.exists() else []
+
+
+def find_threads(folder: Path, processes: int) -> int | None:
+    """The number of threads with which a run was started last in so many processes: with another, it would have other bits."""
+    starts = _read_starts(folder) if _has_begun(folder) else []
+    threads = [start["machine"]["threads"] for start in starts if start.get("processes", 1) == processes]
+    return threads[-1] if threads else None
 
 
 def format_interrupted(out: object) -> str:

@@ -15,6 +15,7 @@ from .config import Config
 from .events import EVENTS, TasksDone, read_events
 from .executors import Job, Outcome, run_locally, run_on_ray
 from .measure_run import has_measurements, measure_run
+from .processes import count_cores
 from .result import read_result
 from .run_folder import lock_run, refuse_code
 
@@ -116,7 +117,7 @@ def share_cores(jobs: int | None, runs: int, engine: str) -> tuple[int, int]:
     """
     import torch
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = count_cores()
     limit = os.environ.get("OMP_NUM_THREADS", "")
     most = int(limit) if limit.isdigit() else cores
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else RUN_MEMORY
