@@ -111,7 +111,6 @@ class Bayesian(nn.Module):
     def __init__(self, backbone: nn.Module, names: list[str], rho: float, known: Mapping[str, Tensor], samples: int):
         super().__init__()
         self.backbone, self.samples = backbone, samples
-        self.means = {name: p for name, p in backbone.named_parameters() if name in names}
         self.keys = {name: str(number) for number, name in enumerate(names)}  # parameters' names may not contain dots
         first = {
             name: known[name].to(mean) if name in known else torch.full_like(mean, rho) for name, mean in self.means.items()
@@ -119,6 +118,11 @@ class Bayesian(nn.Module):
         self.rhos = nn.ParameterDict({self.keys[name]: nn.Parameter(values.clone()) for name, values in first.items()})
         self.drawn: dict[str, Tensor] = {}  # weights of the last forward pass, (samples, ...)
         self.spread: dict[str, Tensor] = {}  # their deviations
+
+    @property
+    def means(self) -> dict[str, nn.Parameter]:
+        """The parameters that are drawn, by their names in the network. A move to some devices replaces them."""
+        return {name: p for name, p in self.backbone.named_parameters() if name in self.keys}
 
     @property
     def rho_names(self) -> list[str]:
@@ -130,7 +134,7 @@ class Bayesian(nn.Module):
         self.drawn, self.spread = {}, {}
 
     def mean(self, name: str) -> Tensor:
-        return self.means[name]
+        return self.backbone.get_parameter(name)
 
     def deviation(self, name: str) -> Tensor:
         return F.softplus(self.rhos[self.keys[name]])
