@@ -12,7 +12,8 @@ from faults.datasets import write_idx
 
 from spacecl import ConfigError, DataError
 from spacecl.data import readers, sources
-from spacecl.data.cache import cache_folder
+from spacecl.data.arrays import DecodedDataset, Split
+from spacecl.data.cache import cache_folder, load_decoded
 
 
 def test_the_cache_folder_is_the_users_own_or_the_one_that_the_environment_names(tmp_path, monkeypatch):
@@ -114,3 +115,15 @@ def test_a_damaged_entry_of_the_cache_is_decoded_again(tmp_path, damage):
     else:
         (entry / "about.json").unlink()
     assert np.array_equal(sources.load("mnist", tmp_path).train[0][:, 0], images)
+
+
+def test_tasks_of_one_dataset_share_one_mapping(tmp_path, monkeypatch):
+    """Every mapping of its own counted its pages again: ten tasks of CIFAR-100 took ten times the memory."""
+    monkeypatch.setenv("SPACECL_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "data"
+    file.write_bytes(b"x")
+    rng = np.random.default_rng(0)
+    split = Split(rng.integers(0, 256, (6, 1, 12, 12), dtype=np.uint8), np.arange(6) % 2)
+    first, second = (load_decoded("shared", [file], lambda: DecodedDataset(split, split, ("a", "b"))) for _ in range(2))
+    assert np.array_equal(first.train.pixels, split.pixels)
+    assert np.shares_memory(first.train.pixels, second.train.pixels)

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import numpy as np
 from filelock import FileLock
@@ -136,10 +137,17 @@ def read_entry(folder: Path) -> DecodedDataset | None:
 
 
 def _map_array(file: Path, files: Mapping[str, CachedFile]) -> np.ndarray:
-    """Map an array's file into memory. Its header is only trusted if the checksum of the file is right."""
-    if _checksum(file, files[file.name].bytes) != files[file.name].crc32:
+    """Map an array's file into memory, once for all tasks that use it. Its header is only trusted if its checksum is right."""
+    checksum = files[file.name].crc32
+    if _checksum(file, files[file.name].bytes) != checksum:
         raise ValueError(f"{file} is damaged")
-    return np.load(file, mmap_mode="r", allow_pickle=False)
+    array = _MAPPED.get((file, checksum))
+    if array is None:
+        _MAPPED[file, checksum] = array = np.load(file, mmap_mode="r", allow_pickle=False)
+    return array
+
+
+_MAPPED: WeakValueDictionary[tuple[Path, int], np.ndarray] = WeakValueDictionary()  # by file and checksum, while they are used
 
 
 def _checksum(file: Path, largest: int = sys.maxsize) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import signal
@@ -10,7 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -147,6 +148,12 @@ def keep_threads() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+def return_memory() -> None:
+    """Return freed memory to the system. The GNU C library keeps it in pieces, and a run would take more with every task."""
+    with suppress(OSError, AttributeError):  # another system, another library
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def _connect(device: torch.device, world: int) -> None:

@@ -20,6 +20,7 @@ from ..data.task import Task
 from ..data.task_data import open_data
 from ..errors import ConfigError, StoreError
 from ..learner import Learner
+from ..learning.checkpoints import Epoch
 from ..learning.objective import Objective, check_recipe
 from ..learning.recipe import Recipe
 from ..progress import Overview, is_shown
@@ -30,7 +31,7 @@ from .config import Config
 from .costs import multiply_adds
 from .measure_run import add_measurements
 from .metrics_log import Board, Journal, TestRow
-from .processes import check_shared_folder, choose_threads, keep_threads, make_fabric
+from .processes import check_shared_folder, choose_threads, keep_threads, make_fabric, return_memory
 from .result import Result, read_result
 from .run_folder import (
     check_same_data,
@@ -205,13 +206,14 @@ def _learn(learner: Learner, task: Task, number: int, recipe: Recipe, folder: Pa
     if first:
         others = (folder / "checkpoints").glob("*")  # of tasks that were saved just before a crash
         disk.remove(*(other for other in others if other != checkpoint))
-    learner.learn(
-        task,
-        recipe,
-        checkpoint=checkpoint,
-        on_epoch=lambda epoch: journal.add_epoch(task.name, epoch),
-    )
+
+    def finish_epoch(epoch: Epoch) -> None:
+        journal.add_epoch(task.name, epoch)
+        return_memory()
+
+    learner.learn(task, recipe, checkpoint=checkpoint, on_epoch=finish_epoch)
     learner.save(folder / "model")
+    return_memory()
     if first:
         disk.remove(checkpoint)
 
