@@ -77,13 +77,19 @@ def start_processes(count: int, arguments: Sequence[str]) -> int:
         return 130
     except ChildFailedError as error:
         rank, failure = min(error.failures.items(), key=lambda item: (_is_consequence(item[1].exitcode), item[0]))
-        if rank == 0 and failure.exitcode > 0:
+        if rank == 0 and failure.exitcode > 0 and failure.exitcode != LOST:
             return failure.exitcode
-        how = f"was killed by signal {-failure.exitcode}" if failure.exitcode < 0 else f"failed: {failure.message}"
         raise TrainingError(
-            f"Process {rank} of {count} {how}. The others were ended. All finished epochs are saved; the same command resumes."
+            f"Process {rank} of {count} {_describe_end(failure.exitcode, failure.message)}. The others were ended. "
+            "All finished epochs are saved; the same command resumes."
         ) from error
     return 0
+
+
+def _describe_end(code: int, message: str) -> str:
+    if code == LOST:
+        return "has lost the connection to another one"
+    return f"was killed by signal {-code}" if code < 0 else f"failed: {message}"
 
 
 def _is_consequence(code: int) -> bool:

@@ -172,7 +172,7 @@ def _read_starts(folder: Path) -> list[dict[str, Any]]:
 def find_threads(folder: Path, processes: int) -> int | None:
     """The number of threads with which a run was started last in so many processes: with another, it would have other bits."""
     starts = _read_starts(folder) if _has_begun(folder) else []
-    threads = [start["machine"]["threads"] for start in starts if start.get("processes", 1) == processes]
+    threads = [start.get("machine", {}).get("threads") for start in starts if start.get("processes", 1) == processes]
     return threads[-1] if threads else None
 
 
