@@ -24,6 +24,7 @@ from spacecl.data.arrays import DecodedDataset, Split
 from spacecl.data.prepare import check_all_data
 from spacecl.learning.checkpoints import Checkpointer, Epoch, PhaseState, random_state
 from spacecl.runs.metrics_log import Journal, read_rows
+from spacecl.runs.processes import make_fabric
 from spacecl.runs.resolve import resolve
 from spacecl.runs.run import make_learner
 from spacecl.runs.run import run as run_tasks
@@ -186,9 +187,8 @@ def _make_folder_scenario() -> Scenario:
         with lock_run(folder / "run"):
             check_same_settings(folder / "run", config)
             check_same_data(folder / "run", facts)
-            record_start(
-                folder / "run", config, facts, make_learner(config, folder / "run", example, counts[0]["classes"], len(tasks))
-            )
+            learner = make_learner(config, folder / "run", example, counts[0]["classes"], len(tasks), make_fabric(config))
+            record_start(folder / "run", config, facts, learner)
 
     def read(folder: Path) -> Parts:
         run = folder / "run"
