@@ -11,8 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from spacecl.runs.open_run import open_run
+from spacecl.runs.processes import choose_threads
+from spacecl.runs.run_folder import find_threads
 
 SPACECL = [sys.executable, "-m", "spacecl"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
@@ -190,3 +193,13 @@ def test_machines_that_do_not_share_the_folder_are_told_so(tmp_path):
 def test_a_wrong_number_of_devices_is_refused(tmp_path, devices):
     _, err = finish(start(SPACECL, tmp_path, "--devices", devices), code=1)
     assert err == f"spacecl: --devices {devices} must be a number of processes, 1 or more, or auto.\n"
+
+
+def test_the_number_of_threads_follows_the_work_of_a_step_and_a_resumed_run_keeps_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    assert [choose_threads(work) for work in (1e6, 1e9, 1e12)] == [1, 5, 8]
+    (tmp_path / "metrics.jsonl").touch()
+    assert find_threads(tmp_path, 1) is None
+    starts = [{}, {"machine": {"threads": 3}}, {"machine": {"threads": 2}, "processes": 4}]
+    (tmp_path / "environment.json").write_text(json.dumps(starts))
+    assert (find_threads(tmp_path, 1), find_threads(tmp_path, 4), find_threads(tmp_path, 2)) == (3, 2, None)

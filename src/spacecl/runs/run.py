@@ -196,7 +196,9 @@ def _make_recipe(config: Config, learner: Learner, number: int, task: Task, coun
 
 
 def _choose_threads(config: Config, learner: Learner, task: Task, count: DataCounts) -> int:
-    """The number of threads for the steps that a run begins with."""
+    """The number of threads for the steps that a run begins with. Beside an accelerator, they only prepare its batches."""
+    if learner.fabric.device.type != "cpu":
+        return torch.get_num_threads()
     batch = _make_recipe(config, learner, 1, task, count).batch_size / learner.fabric.world_size
     return choose_threads(3 * batch * multiply_adds(learner.full(), learner.example))  # forward, and twice as much backward
 
