@@ -9,7 +9,11 @@ from torch import nn
 
 import spacecl
 from spacecl import SPACE, ConfigError, Learner, Recipe, Task, compress
+from spacecl.learning.core import Core
+from spacecl.methods.space.moments import Statistics
+from spacecl.methods.space.selection import rank_units
 from spacecl.methods.space.target import find_level, size_so_far
+from spacecl.structure.validate import validate_model
 
 SHORT = Recipe(epochs=3, retrain_epochs=1)
 STILL = Recipe(retrain_epochs=0)
@@ -54,7 +58,7 @@ def test_a_record_says_what_was_asked_predicted_and_reached():
     assert target["reached"]["accuracy"] == pytest.approx(record.accuracy)
     assert target["predicted"]["full_accuracy"] == target["reached"]["full_accuracy"]
     for layer in record.spectrum.values():
-        assert 0 <= layer["cost"] <= target["level"] < layer["cost_of_none"]
+        assert 0 <= layer["cost"] < layer["cost_of_none"]
         assert layer["new"] == layer["wanted"]
 
 
@@ -121,13 +125,67 @@ def test_a_task_can_have_a_variance_where_others_have_a_tolerance():
 
 def test_bisection_finds_the_level_where_acceptance_ends():
     class Costs:
-        costs = torch.tensor([8.0, 1.0])
+        highest_level = 8
 
     low, high = find_level([Costs()], lambda level: level <= 0.1234, steps=20)
     assert low <= 0.1234 < high
     assert high / low < 1.001
     assert find_level([Costs()], lambda level: True) == (8, 8)
     assert find_level([], lambda level: False) == (0, 0)
+
+
+def test_a_parameter_has_one_price_in_all_layers():
+    """Of all widths, those that follow from a level have the lowest sum of costs and price: tried one by one."""
+    core, rankings = analyze_random(scarce=False)
+    assert len({float(ranking.prices[1]) for ranking in rankings}) == len(rankings) == 2, "units of other sizes"
+    for level in (0.5 * min(ranking.highest_level for ranking in rankings), 0.1 * rankings[0].highest_level):
+        chosen = [ranking.count(level) for ranking in rankings]
+        assert any(1 < count < len(ranking.group.units) for count, ranking in zip(chosen, rankings))
+        for ranking, count in zip(rankings, chosen):
+            totals = [float(ranking.costs[k]) + level * unit_parameters(core, ranking) * k for k in range(len(ranking.costs))]
+            assert totals[count] == pytest.approx(min(totals[1:]))  # a layer has at least one channel
+
+
+def unit_parameters(core, ranking) -> int:
+    """The parameters that a network has less without one unit, counted from the networks."""
+    keep = core.channels.all_units()
+    keep[ranking.group.units[0]] = False
+    full, less = (
+        sum(tensor.numel() for name, tensor in core.channels.gather(core.blueprint.tensors(), units).items())
+        for units in (core.channels.all_units(), keep)
+    )
+    return full - less
+
+
+def analyze_random(scarce: bool):
+    """The rankings of a network with two layers of unequal width, of what a random input and random gradients show."""
+    model = nn.Sequential(nn.Linear(6, 40), nn.ReLU(), nn.Linear(40, 12), nn.ReLU(), nn.Linear(12, 3))
+    core = Core.empty(validate_model(model, VECTOR, None, ()))
+    generator = torch.Generator().manual_seed(0)
+    statistics = {}
+    for place in core.channels.readings:
+        scale = torch.linspace(3, 1, len(place.units), dtype=torch.float64).exp()
+        rows = torch.randn(500, len(place.units), generator=generator, dtype=torch.float64) * scale
+        statistics[place] = Statistics(500, 500, rows.mean(0), rows.T.cov(), rows.T.cov() / 1e4)
+    return core, rank_units(core, core.committed_units, statistics, order="effect", scarce=scarce)
+
+
+def test_while_tasks_are_to_come_units_get_dearer_and_the_last_one_is_kept():
+    _, plain = analyze_random(scarce=False)
+    _, scarce = analyze_random(scarce=True)
+    for one, other in zip(plain, scarce):
+        assert one.count(1e-12) > other.count(1e-12) == len(other.group.units) - 1
+        assert other.prices[1] == pytest.approx(float(one.prices[1]), rel=0.1)
+        assert bool((other.prices.diff().diff()[:-1] > 0).all())
+
+
+def test_thin_layers_give_a_task_more_than_half_of_their_channels_if_it_needs_them():
+    model = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 200), nn.ReLU(), nn.Linear(200, 3))
+    x = torch.randn(2000, 6, generator=torch.Generator().manual_seed(0))
+    y = (x[:, 0] * x[:, 1] > 0).long() + (x[:, 2] * x[:, 3] * x[:, 4] * x[:, 5] > 0).long()
+    _, record = teach_one((x, y), model, Recipe(epochs=10, retrain_epochs=1))
+    assert record.widths["0"] == 5, "all but one: they bring few parameters, and nothing can stand in for them"
+    assert record.widths["2"] < 100
 
 
 def test_compress_takes_a_tolerance_or_a_size():

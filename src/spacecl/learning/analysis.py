@@ -45,7 +45,7 @@ class Target(TypedDict):
     """What a task's network was to reach, and what it did. Older records have none."""
 
     asked: dict[str, float]  # such as {"tolerance": 0.02}, or {"size": 0.5, "budget": 10, "so_far": 0.095}
-    level: float | None  # what every layer may cost, in the units of `LayerSpectrum.cost`; None if the user set each
+    level: float | None  # the price of a parameter, in the units of `LayerSpectrum.cost`; None if the user set thresholds
     examples: int  # held-out examples that the networks were compared on
     predicted: Comparison  # of the narrowed network before retraining with the full one
     reached: Comparison  # after retraining

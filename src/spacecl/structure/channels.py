@@ -8,6 +8,7 @@ and selects a set of positions in every tensor: for extraction, freezing, writin
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -160,6 +161,17 @@ class Channels:
             local = torch.isin(place.units, group.units).nonzero()[:, 0]
             if len(local) == len(group.units):
                 yield place, local
+
+    def parameters_of_units(self) -> Tensor:
+        """How many parameters of the full network, heads left out, belong to each unit: its filters and what reads them."""
+        counts = torch.zeros(self.units)
+        for name, dims in self.dims.items():
+            if not self.is_head(name):
+                for size, owner in zip(self.shapes[name], dims):
+                    if owner is not None:
+                        units = torch.bincount(owner[owner >= 0], minlength=self.units)
+                        counts += units * (math.prod(self.shapes[name]) // size)
+        return counts
 
     def fingerprint(self) -> str:
         """A digest of the tensors' names, shapes and ties; `operations` tell apart architectures that agree in these."""

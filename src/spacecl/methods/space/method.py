@@ -147,7 +147,7 @@ class SPACE(Method):
     budget: PositiveInt | None = option(
         default=None,
         help="number of tasks that the network must have capacity for; None: with a tolerance, each task takes at most a fifth "
-        "of what is free of the network, and half of what is free of a layer; with variance, what it needs",
+        "of what is free of the network; with variance, what it needs",
     )
     growth: Annotated[float, Field(gt=1, le=100)] = option(
         default=1.5, help="factor by which every layer grows with on_full=grow"

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 _STEPS = 6  # of bisection when core units are left out
 _WORTH_EXAMPLES = 1000  # by which it is judged what a core unit is worth
 TOLERANCE = 0.02  # the default
-_TASKS_AHEAD = 3  # for which every layer keeps free units, with a tolerance and no budget
 _MOST = 0.2  # of what is free of the network, at most, for one task with a tolerance and no budget
 
 
@@ -41,7 +40,7 @@ class Choice:
 
     units: Tensor  # (units,) booleans
     asked: dict[str, float]
-    level: float | None  # what every layer may cost; None if each has a threshold of its own
+    level: float | None  # the price of a parameter; None if each layer has a threshold of its own
     analysis: Analysis
 
 
@@ -89,6 +88,7 @@ class Search:
             activations=self.method.activations,
             projection=self.method.projection,
             order=self.method.selection,
+            scarce=self._tasks_left > 1,
         )
 
     @cached_property
@@ -257,23 +257,19 @@ class Search:
         return compensate(core.channels, self.tensors, self.statistics, units, core.committed_units, frozen, untrained)
 
     def _select(self, wanted: Callable[[Ranking], int]) -> Tensor:
-        return select_units(self.core, self.rankings, wanted, self._tasks_left) & (self.reused | ~self.core.committed_units)
+        budget_of_variance = self.method.budget is not None and self.method._variance_of(self.task.name) is not None
+        tasks_left = int(self._tasks_left) if budget_of_variance else None
+        return select_units(self.core, self.rankings, wanted, tasks_left) & (self.reused | ~self.core.committed_units)
 
     @property
-    def _tasks_left(self) -> int | None:
-        """For how many tasks, this one included, every layer must have a channel; None if that does not matter.
-
-        With a tolerance and no budget, more tasks may always come: a task leaves half of a layer's free channels to them.
-        """
-        budget = self.method.budget
-        if budget is not None and self.method.size is None:
-            return max(1, budget - len(self.core.tasks))
-        return None if self._knows_counts else _TASKS_AHEAD
+    def _tasks_left(self) -> float:
+        """How many tasks the network must have capacity for, this one included; without a budget, more may always come."""
+        return math.inf if self.method.budget is None else max(1, self.method.budget - len(self.core.tasks))
 
     @property
     def _share(self) -> float:
         """How much of what is free of the network a task with a tolerance may take."""
-        return _MOST if self.method.budget is None or self._tasks_left is None else 1 / self._tasks_left
+        return _MOST if self.method.budget is None else 1 / self._tasks_left
 
     def _lost(self, units: Tensor) -> float:
         return self.held_out.compare(self.narrow(units))["lost"]

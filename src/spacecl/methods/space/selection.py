@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -48,14 +49,21 @@ class Ranking:
     reused: Tensor  # (units of the group,) booleans: those of the core that the task's network has
     costs: Tensor  # (free units + 1,) of keeping 0, 1, 2, ... of them; never rising
     pick: Callable[[int], Sequence[int]]  # how many -> which, as numbers among the free ones
+    prices: Tensor  # (free units + 1,) of 0, 1, 2, ... new units: the parameters that they bring with them
 
     @property
     def free(self) -> Tensor:
         return self.group.units[~self.in_core]
 
+    @property
+    def highest_level(self) -> float:
+        """The level from which on no new unit is worth its price."""
+        return float(((self.costs[0] - self.costs[1:]) / self.prices[1:]).amax()) if len(self.costs) > 1 else 0.0
+
     def count(self, level: float) -> int:
-        """The least number of new units with which the cost is at most `level`."""
-        return self._at_least_one(int((self.costs > level).sum()))
+        """The number of new units with which cost and price are lowest together, if a parameter costs `level`."""
+        cheapest = 0 if level == math.inf else int((self.costs + level * self.prices).argmin())
+        return self._at_least_one(cheapest)
 
     def needed(self, threshold: Callable[[str], float]) -> int:
         """The least number of new units with which `threshold(layer)` of the residual's variance is explained."""
@@ -74,13 +82,16 @@ def rank_units(
     activations: Literal["post", "pre"] = "post",
     projection: bool = True,
     order: Literal["effect", "pivoted", "first"] = "pivoted",
+    scarce: bool = False,
 ) -> list[Ranking]:
     """Rank the free units of every group that can be judged, from what was seen of a task's activations.
 
     A pure function: it changes nothing. `order` says which of the free filters come first. `space` says how many of them the
-    network has space for, by the key of a group; by default all.
+    network has space for, by the key of a group; by default all. With `scarce`, more tasks are to come: units become dearer
+    the fewer are left.
     """
     rankings = []
+    parameters = core.channels.parameters_of_units()
     for group in core.channels.groups:
         places = find_places(core.channels, group, activations)
         if not places:
@@ -98,7 +109,8 @@ def rank_units(
             best, costs = rank_by_effect([(r.new * r.variance, gradient) for r, gradient in zip(residuals, gradients)])
             pick = partial(_take, best)
         allowed = int((~in_core).sum()) if space is None else space[group.key]
-        rankings.append(Ranking(group, sites, allowed, in_core, reused[group.units], costs, pick))
+        prices = _list_prices(float(parameters[group.units].mean()), len(costs), allowed, scarce)
+        rankings.append(Ranking(group, sites, allowed, in_core, reused[group.units], costs, pick, prices))
     return rankings
 
 
@@ -177,6 +189,18 @@ def allowance(free: int, tasks: int) -> int:
     (10, 9, 1)
     """
     return min(free, max(1, min(2 * free // (tasks + 1), free - (tasks - 1))))
+
+
+def _list_prices(parameters: float, length: int, space: int, scarce: bool) -> Tensor:
+    """The prices of 0, 1, 2, ... units, each of so many parameters: the sum, and infinite where there is no space.
+
+    If they are scarce, a unit costs the more the fewer are free: of n free ones, the next costs 1 / n of all that are. So the
+    last one is never sold, and thin layers, which bring few parameters, may still give most of what they have.
+    """
+    counts = torch.arange(length, dtype=torch.float64)
+    prices = -space * torch.log1p(-counts.clamp(max=space) / max(1, space)) if scarce else counts
+    prices[counts > space] = math.inf
+    return parameters * prices
 
 
 def _analyze(

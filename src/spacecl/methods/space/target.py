@@ -19,7 +19,7 @@ from .selection import Ranking
 HELD_OUT = 200  # validation examples below which training examples are held out, too
 _COMPARED = 2000  # examples that networks are compared on, at most
 _NOISE = 0.02  # nats: answers that tell less than this apart are noise, which no network need repeat
-_RANGE = 1e6  # between the highest and the lowest level that is tried
+_RANGE = 1e9  # between the highest and the lowest level that is tried
 
 
 class HeldOut:
@@ -76,12 +76,13 @@ def split_examples(task: TaskContext) -> tuple[Data, list[Data]]:
     return rest, [task.valid, half]
 
 
-def find_level(rankings: Sequence[Ranking], accept: Callable[[float], bool], steps: int = 9) -> tuple[float, float]:
+def find_level(rankings: Sequence[Ranking], accept: Callable[[float], bool], steps: int = 10) -> tuple[float, float]:
     """Two levels next to each other, of which the lower is accepted and the higher is not, by bisection of logarithms.
 
-    Every layer keeps as few channels as cost at most the level. Both are the highest level if that is accepted.
+    The level is what a parameter must be worth: every layer keeps the channels that lower the loss by more for each of their
+    parameters. Both are the highest level if that is accepted.
     """
-    highest = max((float(ranking.costs[0]) for ranking in rankings), default=0.0)
+    highest = max((ranking.highest_level for ranking in rankings), default=0.0)
     if not highest > 0 or accept(highest):
         return highest, highest
     low, high = math.log(highest / _RANGE), math.log(highest)
