@@ -11,7 +11,18 @@ from spacecl.runs.resolve import merge_settings, resolve
 EXAMPLE = ROOT / "docs" / "example-report"
 METHODS = ("stl", "ewc", "hat", "packnet", "space")
 SHORT = {"benchmark": "permuted-digits", "tasks": 2, "train": {"epochs": 1, "retrain_epochs": 1}, "device": "cpu"}
-FIGURES = ("frontier", "accuracy", "first-task", "filters", "energy", "core-and-residual", "spectrum")
+FIGURES = (
+    "frontier",
+    "multiply-adds",
+    "accuracy",
+    "first-task",
+    "matrix",
+    "filters",
+    "latency",
+    "energy",
+    "core-and-residual",
+    "spectrum",
+)
 HOSTILE = {
     "digits-1": "</title></svg><script>window.owned = 1</script>",
     "digits-2": "\"><img src=x onerror='window.owned = 1'>",

@@ -27,7 +27,7 @@ def test_the_page_and_the_table_are_those_of_the_results():
     assert remove_drawings((EXAMPLE / "report.html").read_text()) == remove_drawings(page), REMEDY
     (comparison,) = comparisons
     table, readme = make_summary_table(comparison), (EXAMPLE / "README.md").read_text()
-    assert to_markdown(table.titles, table.rows) in readme, REMEDY
+    assert to_markdown(table.titles, table.rows, table.best) in readme, REMEDY
     assert explain_summary_table(comparison) in readme, REMEDY
 
 

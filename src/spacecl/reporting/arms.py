@@ -21,6 +21,12 @@ from ..runs.result import Result, read_result
 from ..runs.run_folder import is_run
 from .labels import list_differences, name_family
 
+# Methods that others are compared with: they use more than one network, or all data at once, or do nothing against forgetting.
+REFERENCES = {
+    "stl": "A network for each task has",
+    "joint": "Training on the data of all tasks has",
+    "finetune": "Plain fine-tuning has",
+}
 LONGEST_DIFFERENCES = 60  # letters; arms with longer lists of differing settings are named after their folder
 
 

@@ -89,16 +89,35 @@ def _draw(ax: Any, panel: Panel, prefix: str = "") -> dict[str, Sequence[str]]:
                 bar.set_gid(f"{prefix}tip-{number}-{place}")
                 tips[f"{prefix}tip-{number}-{place}"] = [series.tips[place]]
             continue
+        if series.kind == "cell":
+            for place, (x, y, shade) in enumerate(zip(series.x, series.y, series.shades)):
+                cell = ax.add_patch(_make_cell(x, y, colour, shade))
+                cell.set_gid(f"{prefix}tip-{number}-{place}")
+                tips[f"{prefix}tip-{number}-{place}"] = [series.tips[place]]
+                ax.annotate(series.texts[place], (x, y), ha="center", va="center", fontsize=7)
+            continue
         thin_style: dict[str, Any] = {"markersize": 2.5, "linewidth": 1} if panel.saturating else {}
         (line,) = ax.plot(series.x, series.y, label=label, **_line_style(series), **thin_style)
         line.set_gid(f"{prefix}tip-{number}")
         tips[f"{prefix}tip-{number}"] = series.tips
-        if any(series.spread):
+        if series.spread_x:
+            ax.errorbar(
+                series.x,
+                series.y,
+                series.spread,
+                series.spread_x,
+                fmt="none",
+                ecolor=colour,
+                elinewidth=1,
+                capsize=2,
+            )
+        elif any(series.spread):
             low, high = ([a + sign * b for a, b in zip(series.y, series.spread)] for sign in (-1, 1))
             ax.fill_between(series.x, low, high, color=colour, alpha=0.15, linewidth=0)
-    for level, text in panel.levels:
-        level = min(level, _TOP) if panel.saturating else level
+    levels = [(min(level, _TOP) if panel.saturating else level, text) for level, text in panel.levels]
+    for level, _ in levels:
         ax.axhline(level, color=INK[0], linestyle=":", linewidth=1)
+    for level, text in _join_near(levels, _NEAR * (ax.get_ylim()[1] - ax.get_ylim()[0])):
         x, align = (0.01, "left") if panel.saturating else (1, "right")
         ax.annotate(text, (x, level), xycoords=("axes fraction", "data"), ha=align, va="bottom", fontsize=8)
     if panel.floor is not None:
@@ -112,8 +131,14 @@ def _draw(ax: Any, panel: Panel, prefix: str = "") -> dict[str, Sequence[str]]:
         ax.xaxis.set_minor_formatter(NullFormatter())
     if panel.saturating:
         _set_saturating_scales(ax)
+    if panel.downwards:
+        rows = max(int(max(series.y)) for series in panel.series)
+        ax.set_ylim(rows + 0.5, 0.5)
+        ax.set_xlim(0.5, max(int(max(series.x)) for series in panel.series) + 0.5)
+        ax.set_yticks(range(1, rows + 1, math.ceil(rows / 10)))
+        ax.grid(visible=False)
     if panel.integer_ticks:
-        most = max(len(series.x) for series in panel.series)
+        most = max(len(set(series.x)) for series in panel.series)
         ax.set_xticks(range(1, most + 1, math.ceil(most / 10)))
     if panel.percent:
         ax.yaxis.set_major_formatter(lambda value, place: f"{100 * value:.4g} %")
@@ -123,12 +148,35 @@ def _draw(ax: Any, panel: Panel, prefix: str = "") -> dict[str, Sequence[str]]:
     return tips
 
 
+def _make_cell(x: float, y: float, colour: str, shade: float) -> Any:
+    """A cell of a heat map, around a point."""
+    from matplotlib.patches import Rectangle
+
+    return Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=colour, alpha=0.06 + 0.5 * shade, linewidth=0)
+
+
+def _join_near(levels: Sequence[tuple[float, str]], distance: float) -> list[tuple[float, str]]:
+    """Horizontal lines with their texts, of which those of lines that are near each other stand together above the highest.
+
+    >>> _join_near([(0.98, "a"), (0.5, "b"), (0.97, "c")], 0.02)
+    [(0.5, 'b'), (0.98, 'a, c')]
+    """
+    joined: list[tuple[float, str]] = []
+    for level, text in sorted(levels):
+        if joined and level - joined[-1][0] < distance:
+            joined[-1] = (level, f"{text}, {joined[-1][1]}")
+        else:
+            joined.append((level, text))
+    return joined
+
+
 def _to_legend_text(label: str) -> str:
     """Keep a label from beginning with an underscore: matplotlib leaves such labels out of legends."""
     label = to_printable(label)
     return f"\u200b{label}" if label.startswith("_") else label
 
 
+_NEAR = 0.06  # of the height: texts of lines that are nearer than this would overlap
 _TOP = 0.9995  # of saturating axes
 
 
@@ -227,7 +275,7 @@ def draw_legend_key(series: Series, id_prefix: str) -> str:
         from matplotlib.patches import Rectangle
 
         canvas = Canvas(figsize=(0.32, 0.14))
-        if series.kind == "bar":
+        if series.kind in ("bar", "cell"):
             canvas.add_artist(Rectangle((0.1, 0.1), 0.8, 0.8, color=_line_style(series)["color"]))
         else:
             canvas.add_artist(Line2D([0, 0.5, 1], [0.5] * 3, markevery=[1], **_line_style(series)))

@@ -1,11 +1,11 @@
-"""The energy of inferences in results: measured where every run was measured, otherwise modelled."""
+"""Energy and latency of inferences in results. Energy is measured where every run was measured, otherwise modelled."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
-from ..runs.result import Costs, Result
+from ..runs.result import Costs, Latency, Result, TaskCosts
 from .arms import Arm
 
 BATCH = "64"  # as in the paper
@@ -38,12 +38,30 @@ def get_relative_energy(result: Result, task: int, source: EnergySource) -> floa
 def average_relative_energy(source: EnergySource) -> Callable[[Result], float | None]:
     """Return a function for the mean over tasks of a run's relative energy."""
 
-    def average(result: Result) -> float | None:
-        energies = [get_relative_energy(result, task, source) for task in range(len(result["tasks"]))]
-        present = [energy for energy in energies if energy is not None]
-        return sum(present) / len(present) if len(present) == len(energies) else None
+    return lambda result: _average(get_relative_energy(result, task, source) for task in range(len(result["tasks"])))
 
-    return average
+
+def get_latency(costs: Costs, batch: str = "1") -> Latency | None:
+    """The measured seconds of one inference; None if not measured."""
+    return costs["measured"]["latency"][batch] if "measured" in costs else None
+
+
+def average_relative_latency(result: Result) -> float | None:
+    """The latency of a task's network at batch 1 over that of the full network, as a mean over tasks; None if not measured."""
+    return _average(get_relative_latency(task["costs"]) for task in result["tasks"])
+
+
+def get_relative_latency(costs: TaskCosts) -> float | None:
+    """The latency of a task's network at batch 1 over that of the full network; None if not measured."""
+    own, full = get_latency(costs["network"]), get_latency(costs["dense"])
+    return None if own is None or full is None else own["median"] / full["median"]
+
+
+def _average(values: Iterable[float | None]) -> float | None:
+    """The mean of some values; None if one of them is missing."""
+    numbers = list(values)
+    present = [number for number in numbers if number is not None]
+    return sum(present) / len(present) if len(present) == len(numbers) else None
 
 
 def _is_measured(costs: Costs) -> bool:

@@ -18,10 +18,13 @@ class Series:
     y: Sequence[float]
     tips: Sequence[str]
     look: int = 0  # number of its colour, marker and dashes
-    kind: str = "line"  # "line", "points" or "bar"
+    kind: str = "line"  # "line", "points", "bar" or "cell"
     dashed: bool = False
     base: Sequence[float] = ()  # where bars begin
-    spread: Sequence[float] = ()  # standard deviation of each point, drawn as a band
+    spread: Sequence[float] = ()  # standard deviation of each point, drawn as a band around a line
+    spread_x: Sequence[float] = ()  # the same along x; both are drawn as error bars then
+    shades: Sequence[float] = ()  # how dark cells are, from 0 to 1
+    texts: Sequence[str] = ()  # in cells
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class Panel:
     percent: bool = False
     floor: float | None = None  # lowest value of the vertical axis
     logarithmic: bool = False  # along x
+    downwards: bool = False  # whether the vertical axis has its lowest value at the top, and a tick at 1, 2, ...
     saturating: bool = False  # for curves that approach 1: x is logarithmic, and so is the distance of y from 1
 
 
@@ -57,6 +61,14 @@ class Figure:
             for series in panel.series:
                 legend.setdefault(series.label, series)
         return legend
+
+    @property
+    def spread_note(self) -> str:
+        """What bands and error bars show; empty if there are none."""
+        series = [series for panel in self.panels for series in panel.series]
+        marks = ["Bars"] if any(any(entry.spread_x) or (entry.spread_x and any(entry.spread)) for entry in series) else []
+        marks += ["Shaded bands"] if any(any(entry.spread) and not entry.spread_x for entry in series) else []
+        return f"{' and '.join(marks)}: ± one standard deviation over seeds." if marks else ""
 
 
 def check_installed() -> None:

@@ -35,6 +35,25 @@ for (const svg of document.querySelectorAll("svg")) {
     const above = box.top - tip.offsetHeight - 8;
     tip.style.top = scrollY + (above > 0 ? above : box.bottom + 8) + "px";
   };
+  let place = -1;  // of the point that the keyboard has reached
+  const focus = number => {
+    place = Math.max(0, Math.min(points.length - 1, number));
+    const box = points[place].getBoundingClientRect();
+    points[place].scrollIntoView({block: "nearest"});
+    show({clientX: box.left + box.width / 2, clientY: box.top + box.height / 2});
+  };
+  if (points.length) {
+    svg.tabIndex = 0;
+    svg.setAttribute("aria-label", svg.getAttribute("aria-label") + ": move between its points by the arrow keys");
+    svg.addEventListener("keydown", event => {
+      const step = {ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1, Home: -points.length, End: points.length}[event.key];
+      if (event.key === "Escape") clear();
+      if (!step) return;
+      event.preventDefault();
+      focus(place + step);
+    });
+    svg.addEventListener("blur", () => { place = -1; clear(); });
+  }
   svg.addEventListener("pointermove", show);
   svg.addEventListener("pointerdown", show);
   svg.addEventListener("pointerleave", event => { if (event.pointerType === "mouse") clear(); });

@@ -17,6 +17,7 @@ class Table:
     titles: Sequence[str]
     rows: Sequence[Sequence[str]]
     folded: bool = False  # the page shows it when the reader opens it
+    best: frozenset[tuple[int, int]] = frozenset()  # rows and columns of cells that are printed in bold
     exact: Table | None = None  # the same for programs, with all digits: goes into the CSV file instead
 
 
@@ -50,6 +51,7 @@ class Chapter:
     name: str  # of its anchor
     title: str
     sections: Sequence[Section]
+    lead: str = ""  # one sentence that says what came out
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from .figures import check_installed
 from .html import render
 from .page import Chapter, Page, Table, add_prefix
 from .sections import compose
+from .summary_sentence import summarize
 from .text import to_csv, to_markdown
 
 
@@ -42,20 +43,20 @@ def make_page(comparisons: Sequence[Comparison], left_out: Sequence[str] = ()) -
     notes = [f"Left out: {', '.join(left_out)}."] if left_out else []
     if len(comparisons) == 1:
         (only,) = comparisons
-        return Page(only.title, [Chapter("", only.title, compose(only))], notes)
+        return Page(only.title, [Chapter("", only.title, compose(only), summarize(only))], notes)
     names = [re.sub(r"[^A-Za-z0-9.-]+", "-", shorten_name(comparison.benchmark)) for comparison in comparisons]
     chapters = []
     for number, (name, comparison) in enumerate(zip(names, comparisons), 1):
         prefix = f"{name}-" if names.count(name) == 1 else f"{name}-{number}-"
         sections = [add_prefix(section, prefix) for section in compose(comparison)]
-        chapters.append(Chapter(f"{prefix}benchmark", comparison.title, sections))
+        chapters.append(Chapter(f"{prefix}benchmark", comparison.title, sections, summarize(comparison)))
     return Page(f"Results on {len(comparisons)} benchmarks", chapters, notes)
 
 
 def _save_table(table: Table, folder: Path) -> list[Path]:
     """Write a table as CSV and as Markdown, and return the two files."""
     exact = table.exact or table
-    texts = {"csv": to_csv(exact.titles, exact.rows), "md": to_markdown(table.titles, table.rows)}
+    texts = {"csv": to_csv(exact.titles, exact.rows), "md": to_markdown(table.titles, table.rows, table.best)}
     for ending, text in texts.items():
         disk.write_file(folder / f"{table.name}.{ending}", text.encode())
     return [folder / f"{table.name}.{ending}" for ending in texts]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 DASH = "\N{EN DASH}"  # for values that are not known
 
@@ -28,9 +28,12 @@ def to_csv_cell(text: str) -> str:
     return f"'{text}" if re.match(r"\s*[=@]|\s*[-+](?![\d.,e%±+ -]*$|inf$|nan$)", text) else text
 
 
-def to_markdown(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Format a table as Markdown, numbers to the right."""
-    lines = [f"| {' | '.join(map(to_markdown_text, row))} |" for row in (titles, *rows)]
+def to_markdown(titles: Sequence[str], rows: Sequence[Sequence[str]], best: Collection[tuple[int, int]] = frozenset()) -> str:
+    """Format a table as Markdown, numbers to the right; cells in `best`, by row and column, are bold."""
+    cells = [[to_markdown_text(text) for text in row] for row in rows]
+    for row, column in best:
+        cells[row][column] = f"**{cells[row][column]}**"
+    lines = [f"| {' | '.join(row)} |" for row in ([to_markdown_text(title) for title in titles], *cells)]
     return "\n".join([lines[0], f"|---{'|---:' * (len(titles) - 1)}|", *lines[1:]]) + "\n"
 
 

@@ -161,6 +161,7 @@ def measure_costs(module: nn.Module, example: Inputs, channels_last: bool = Fals
     meter = find_meter(device)
     latency: dict[str, Latency] = {}
     energy: dict[str, float] = {}
+    started, before = time.perf_counter(), _read_foreign_seconds()
     with _inference_mode(module):
         for batch in BATCHES:
             x = map_tensors(lambda tensor: to_memory_format(tensor, channels_last), _make_batch(example, batch))
@@ -170,13 +171,23 @@ def measure_costs(module: nn.Module, example: Inputs, channels_last: bool = Fals
             if meter is not None:
                 repeats = max(10, round(METER_SECONDS / median))
                 energy[str(batch)] = meter.measure(module, x, repeats) / (repeats * batch)
+    after, wall = _read_foreign_seconds(), time.perf_counter() - started
     return {
         "machine": name_processor(device),
         "threads": torch.get_num_threads(),
+        "others": None if before is None or after is None else round(max(0.0, after - before) / wall, 2),
         "latency": latency,
         "energy": None if meter is None else energy,
         "meter": None if meter is None else meter.name,
     }
+
+
+def _read_foreign_seconds() -> float | None:
+    """The processor time that other processes have used since the start of the machine; None on systems without /proc."""
+    with suppress(OSError, ValueError):
+        ticks = list(map(int, Path("/proc/stat").read_text().split()[1:8]))  # user, nice, system, idle, waiting, interrupts
+        return (sum(ticks) - sum(ticks[3:5])) / os.sysconf("SC_CLK_TCK") - time.process_time()
+    return None
 
 
 def _time_inferences(module: nn.Module, x: Inputs, seconds: float) -> list[float]:

@@ -69,6 +69,7 @@ class Measurement(TypedDict):
 
     machine: str
     threads: Count
+    others: NotRequired[NonNegative | None]  # cores that other processes kept busy meanwhile; None where that cannot be seen
     latency: dict[str, Latency]
     energy: dict[str, NonNegative] | None
     meter: str | None

@@ -158,8 +158,9 @@ class Search:
             self._rank()
             if not accept(level):
                 level = min(level, find_level(self.rankings, accept)[0])
-        least = self.core.size(self._select(lambda ranking: ranking.count(math.inf)))  # used already, or unprunable
-        level = max(level, self._level_for_size(least + (1 - least) * self._share))
+        least = self.core.size(self._select(lambda ranking: ranking.count(math.inf)))  # without new units
+        taken = self.core.size() if self.core.tasks else least  # by earlier tasks, or unprunable
+        level = max(level, self._level_for_size(max(least, taken + (1 - taken) * self._share)))
         return _Demand(lambda ranking: ranking.count(level), {"tolerance": tolerance}, level)
 
     def _demand_by_size(self, size: float) -> _Demand:

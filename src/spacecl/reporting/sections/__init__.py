@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..arms import Comparison
 from ..page import Section
-from .accuracy import make_accuracy_section, make_forgetting_section
+from .accuracy import make_accuracy_section, make_matrix_section
 from .commands import make_commands_section
 from .core_shares import make_core_section
 from .filters import make_filters_section
@@ -21,7 +21,7 @@ def compose(comparison: Comparison) -> list[Section]:
     return [
         make_summary_section(comparison),
         make_accuracy_section(arms, split, comparison.metric),
-        make_forgetting_section(arms, split),
+        make_matrix_section(arms, split, comparison.metric),
         make_filters_section(arms),
         make_costs_section(arms),
         *([make_core_section(analysed), make_spectrum_section(analysed)] if analysed else []),

@@ -16,19 +16,47 @@ from .values import make_value_tables
 
 
 def make_accuracy_section(arms: Sequence[Arm], split: str, metric: str) -> Section:
-    title = f"{capitalize(metric)} over incrementally learned tasks"
-    figure = _draw_scores("accuracy" if metric == ACCURACY else "mean-score", title, arms, "all tasks", _average_so_far, metric)
-    note = f"{split} {metric}, mean over all tasks learned so far (the paper's Figure 4)."
-    tables = [*make_value_tables([figure]), *([_make_task_table(arms)] if metric == MIXED else [])]
-    return Section("accuracy", f"{capitalize(metric)} as tasks are learned", [note], [figure], tables)
+    name, title = "accuracy" if metric == ACCURACY else "mean-score", f"{capitalize(metric)} over all tasks learned so far"
+    first = name_metric(result["tasks"][0]["metric"] for arm in arms for result in arm.results)
+    figures = [
+        _draw_scores(name, title, arms, "all tasks", _average_so_far, metric),
+        _draw_scores("first-task", f"{capitalize(first)} of the first task", arms, "the first task", _get_first, first),
+    ]
+    note = (
+        f"{split} data. The first figure is the mean over all tasks learned so far (the paper's Figure 4). The second shows "
+        "the first task alone as more tasks are learned: a method that does not forget draws a level line."
+    )
+    tables = [*make_value_tables(figures), *([_make_task_table(arms)] if metric == MIXED else [])]
+    return Section("accuracy", f"{capitalize(metric)} as tasks are learned", [note], figures, tables)
 
 
-def make_forgetting_section(arms: Sequence[Arm], split: str) -> Section:
-    metric = name_metric(result["tasks"][0]["metric"] for arm in arms for result in arm.results)
-    title = f"{capitalize(metric)} of the first task as tasks are added"
-    figure = _draw_scores("first-task", title, arms, "the first task", _get_first, metric)
-    note = f"{split} {metric} of the first task as more tasks are learned. A method that does not forget draws a level line."
-    return Section("forgetting", "Forgetting of the first task", [note], [figure], make_value_tables([figure]))
+def make_matrix_section(arms: Sequence[Arm], split: str, metric: str) -> Section:
+    """A heat map for every arm: the score of each task after each task."""
+    matrices = {arm.label: _average_matrix(arm) for arm in arms}
+    values = [value for matrix in matrices.values() for row in matrix for value in row if value is not None]
+    low, high = min(values), max(values)
+    panels = []
+    for label, matrix in matrices.items():
+        cells = [(x, y, value) for y, row in enumerate(matrix, 1) for x, value in enumerate(row, 1) if value is not None]
+        columns, rows, scores = zip(*cells)
+        tips = [f"{label}, task {x} after task {y}: {format_score(value, metric)}" for x, y, value in cells]
+        digits = [f"{100 * value:.0f}" if metric in SHARES else f"{value:.2f}" for value in scores]
+        shades = [(value - low) / (high - low) if high > low else 1.0 for value in scores]
+        series = Series(metric, columns, rows, tips, 0, "cell", shades=shades, texts=digits)
+        panels.append(Panel(label, "task", "after task", [series], integer_ticks=True, downwards=True))
+    note = (
+        f"{split} {metric} of each task (columns) after each task was learned (rows), as a mean over seeds. Darker is better; "
+        "the scale is the same for all methods. A column that fades from top to bottom is a task that is forgotten."
+    )
+    figure = Figure("matrix", f"{capitalize(metric)} of every task after every task", panels, folded=True)
+    return Section("matrix", f"{capitalize(metric)} of every task", [note], [figure])
+
+
+def _average_matrix(arm: Arm) -> list[list[float | None]]:
+    def get(row: int, column: int) -> Callable[[Result], float | None]:
+        return lambda result: result["score_matrix"][row][column]
+
+    return [[arm.mean(get(row, column)) for column in range(len(arm.tasks))] for row in range(len(arm.tasks))]
 
 
 def _draw_scores(
