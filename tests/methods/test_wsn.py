@@ -96,9 +96,13 @@ def test_the_fraction_of_the_highest_scores_is_selected_whatever_their_sign(coun
 def test_scores_that_are_not_selected_learn_and_their_weights_do_not():
     torch.manual_seed(0)
     network = chain()
-    subnet = Subnet(network, {"2.weight": torch.rand_like(network[2].weight)}, 0.3)
-    subnet(torch.randn(8, 6)).square().sum().backward()
-    selected = select_highest(subnet.scores["0"], 0.3)
+    subnet = Subnet(network, {"2.weight": torch.randn_like(network[2].weight)}, 0.3)
+    x, selected = torch.randn(8, 6), select_highest(subnet.scores["0"], 0.3)
+    subnet(x).square().sum().backward()
+    effective = (network[2].weight * selected).detach().requires_grad_()
+    torch.func.functional_call(network, {"2.weight": effective}, (x,)).square().sum().backward()
+    slope = effective.grad * network[2].weight.detach()
+    assert torch.allclose(subnet.scores["0"].grad, torch.where(subnet.scores["0"] > 0, slope, -slope), atol=1e-6)
     assert not bool(network[2].weight.grad[~selected].any())
     assert bool(subnet.scores["0"].grad[~selected].any())
 
