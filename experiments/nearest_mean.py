@@ -39,9 +39,9 @@ def score(name: str, features: Tensor, labels: Tensor, means: Tensor) -> float:
 def choose_similarity(features: Tensor, labels: Tensor, valid: Tensor) -> str:
     """The similarity that classifies the rows in `valid` best by the means of the others; of equal ones, the first.
 
-    >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [9.0, 1.0], [1.0, 9.0], [9.0, 8.0]])
-    >>> choose_similarity(x, torch.tensor([0, 1, 0, 1, 0]), torch.tensor([2, 3, 4]))
-    'Euclidean'
+    >>> x = torch.tensor([[10.0, 0.0], [0.0, 1.0], [2.0, 1.0]])
+    >>> choose_similarity(x, torch.tensor([0, 1, 0]), torch.tensor([2]))
+    'cosine'
     """
     rest = torch.ones(len(labels), dtype=torch.bool).index_fill(0, valid, False)
     means = find_means(features[rest], labels[rest])
