@@ -1,4 +1,5 @@
-"""A pretrained network: MobileNetV2 with ImageNet weights learns split CIFAR-10 from few images, with SPACE, PackNet and STL.
+"""A pretrained network: MobileNetV2 with ImageNet weights learns split CIFAR-10 from few images, with SPACE, PackNet and STL,
+and without training, with nearest class means of its features (`--methods means`).
 
     python experiments/pretrained.py WEIGHTS --data DIR [--images 150] [--tasks 3] [--seeds 0,1] [--recipe auto]
 
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from nearest_mean import TITLE, measure_means
 from rows import RowFile, format_table, parse_names, parse_seeds
 from teach import METHODS, make_recipe, name_method, parse_options, resume, teach
 from torch import Tensor, nn
@@ -95,7 +97,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", metavar="DIR", help="folder with datasets (default: $SPACECL_DATA, else a cache folder)")
     parser.add_argument("--out", type=Path, default=Path("runs/pretrained.jsonl"), help="default: %(default)s")
     parser.add_argument("--seeds", type=parse_seeds, default="0", help="such as 0,1,2")
-    parser.add_argument("--methods", type=parse_names(METHODS), default="space,packnet,stl", help="default: %(default)s")
+    parser.add_argument(
+        "--methods", type=parse_names([*METHODS, "means"]), default="space,packnet,stl", help="default: %(default)s"
+    )
     parser.add_argument("--tasks", type=int, default=3, help="1 to 5 (default: %(default)s)")
     parser.add_argument("--images", type=int, default=150, help="to train with, of each class (default: %(default)s)")
     parser.add_argument("--test-images", type=int, help="to test with, of each class (default: all, 1,000)")
@@ -115,6 +119,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     file, rows = RowFile(options.out), []
     for seed in options.seeds:
         for name in options.methods:
+            if name == "means":
+                data = {key: value for key, value in settings.items() if key not in ("recipe", "lr")}
+                row = file.find(TITLE, seed, data)
+                if row is None:
+                    network = load_network(options.weights, 2)
+                    row = measure_means(network, network.head, load_tasks(options, seed), seed, data)
+                    file.add(row)
+                rows.append(row)
+                continue
             method = METHODS[name](**given[name])
             title = name_method(method, given[name])
             row = file.find(title, seed, settings)

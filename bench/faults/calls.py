@@ -42,7 +42,7 @@ from .outcome import Outcome
 
 QUICK = Recipe(epochs=1, batch_size=64, retrain_epochs=1)
 Function = tuple[Callable[..., Any], dict[str, tuple[str, Any]]]  # parameter -> (kind of odd values, a good value)
-METHODS = ("SPACE", "STL", "FineTune", "LwF", "EWC", "HAT", "PackNet", "UCB", "Joint")
+METHODS = ("SPACE", "STL", "FineTune", "LwF", "EWC", "HAT", "PackNet", "WSN", "UCB", "Joint")
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ def forge_tensors(folder: Path, draw: random.Random) -> None:
     if how == "drop":
         del tensors[key]
     elif how == "rename":
-        tensors[draw.choice(("x", "keep.7", "core.x", "taken.x", "memory.x", "signature.0.x"))] = tensors.pop(key)
+        tensors[draw.choice(("x", "keep.7", "core.x", "taken.x", "selected.x", "memory.x", "signature.0.x"))] = tensors.pop(key)
     elif how == "type":
         tensors[key] = tensor.to(draw.choice((torch.float64, torch.int64, torch.bool, torch.uint8, torch.float16)))
     elif how == "shape":

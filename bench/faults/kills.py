@@ -26,7 +26,7 @@ from typing import Any
 
 from .outcome import Outcome
 
-METHODS = ("space", "stl", "finetune", "lwf", "ewc", "hat", "packnet", "ucb", "joint")
+METHODS = ("space", "stl", "finetune", "lwf", "ewc", "hat", "packnet", "wsn", "ucb", "joint")
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 OPTIONS = (
     *("--tasks", "3", "--limit", "20", "--epochs", "3", "--retrain-epochs", "2", "--model", "mlp-small"),

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from .methods.space.method import SPACE
     from .methods.stl import STL
     from .methods.ucb import UCB
+    from .methods.wsn import WSN
     from .structure.layers import register_layer
     from .structure.operation import Operation
     from .structure.operators import register_operator
@@ -68,6 +69,7 @@ _MODULES = {
     "methods.space.method": ("SPACE",),
     "methods.stl": ("STL",),
     "methods.ucb": ("UCB",),
+    "methods.wsn": ("WSN",),
     "learning.context": ("TaskContext",),
     "learning.core": ("Core",),
     "learning.recipe": ("Recipe",),
@@ -87,6 +89,7 @@ __all__ = [
     "SPACE",
     "STL",
     "UCB",
+    "WSN",
     "ConfigError",
     "Core",
     "DataError",

@@ -17,6 +17,7 @@ from spacecl.data.benchmarks.presets import BENCHMARKS
 from spacecl.data.benchmarks.streams import load_stream
 from spacecl.data.prepare import check_all_data
 from spacecl.data.task_data import Data
+from spacecl.runs.costs import multiply_adds
 
 
 def test_permutations_are_the_same_in_every_run_and_differ_between_tasks():
@@ -165,6 +166,38 @@ def test_the_networks_are_those_of_the_paper():
     resnet.conv5_x.register_forward_hook(lambda layer, inputs, out: sizes.append((inputs[0].shape[2], out.shape[2])))
     resnet.eval()(torch.zeros(1, 3, 32, 32))
     assert sizes == [(8, 4)]
+
+
+@pytest.mark.parametrize("name", ["cnn", "cnn-wide"])
+def test_the_cnns_without_padding_have_the_same_layers_and_fewer_operations(name):
+    """1.75 times fewer, counted by hand for 32 x 32 pixels, from the sizes of the maps."""
+    ours, valid = (NETWORKS[model]((3, 32, 32), 2) for model in (name, f"{name}-valid"))
+    sizes = []
+    for network in (ours, valid):
+        shapes = {n: tuple(p.shape) for n, p in network.named_parameters() if not n.startswith("head")}
+        sizes.append((shapes, multiply_adds(network, torch.zeros(1, 3, 32, 32))))
+    assert sizes[0][0] == sizes[1][0]
+    a, b = (64, 128) if name == "cnn-wide" else (32, 64)
+    kernels = (27 * a, 9 * a * a, 9 * a * b, 9 * b * b, 4 * b * 2 * b)
+    counts = [
+        sum(side**2 * kernel for side, kernel in zip(maps, kernels)) for maps in ((32, 32, 16, 16, 7), (30, 28, 12, 10, 4))
+    ]
+    assert [operations for _, operations in sizes] == [counts[0] + 2 * 9 * 2 * b, counts[1] + 2 * 4 * 2 * b]
+    assert 1.7 < sizes[0][1] / sizes[1][1] < 1.8
+    x = torch.randn(2, 3, 32, 32)
+    pooled = valid.eval().last_pool(torch.relu(valid.conv5(torch.zeros(1, b, 5, 5))))
+    assert pooled.shape[2:] == (2, 2)
+    assert isinstance(valid.last_pool, torch.nn.AvgPool2d)
+    assert valid(x).shape == ours.eval()(x).shape == (2, 2)
+    assert NETWORKS[f"{name}-valid"]((3, 24, 24), 2)(torch.zeros(1, 3, 24, 24)).shape == (1, 2), "the smallest"
+
+
+def test_the_small_resnet_is_the_paper_s_with_half_of_its_filters():
+    small, whole = (NETWORKS[name]((3, 32, 32), 10) for name in ("resnet18-small", "resnet18"))
+    assert [p.shape[0] for p in whole.parameters() if p.dim() == 4] == [
+        2 * p.shape[0] for p in small.parameters() if p.dim() == 4
+    ]
+    assert round(parameters(small) / 1e6, 2) == 1.09
 
 
 @pytest.mark.parametrize("model", sorted({benchmark.model for benchmark in BENCHMARKS.values()}))

@@ -5,7 +5,7 @@ import torch
 from helpers import QUICK, teach
 from models import IMAGE, VECTOR, ConvNet, chain, tasks
 
-from spacecl import HAT, SPACE, STL, Learner, PackNet, Recipe, Task
+from spacecl import HAT, SPACE, STL, WSN, Learner, PackNet, Recipe, Task
 from spacecl.learning.saved import to_files
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*finds no free channel.*")
@@ -30,7 +30,9 @@ def test_free_filters_begin_as_given_and_core_filters_with_zeros_on_free_channel
         assert torch.equal(start[f"norm1.{name}"][free], given(learner)[f"norm1.{name}"][free])
 
 
-@pytest.mark.parametrize("method", [SPACE(variance=0.6), HAT(), PackNet(), STL()], ids=lambda method: type(method).__name__)
+@pytest.mark.parametrize(
+    "method", [SPACE(variance=0.6), HAT(), PackNet(), WSN(), STL()], ids=lambda method: type(method).__name__
+)
 def test_a_loaded_learner_learns_the_next_task_to_the_same_bits(method, tmp_path):
     learner = teach(ConvNet(), method, example=IMAGE, count=1)
     learner.save(tmp_path)

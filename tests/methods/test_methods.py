@@ -73,6 +73,8 @@ def test_what_methods_keep_beside_their_networks_is_reported():
     assert kept["EWC"]["memory"] == 2 * weights, "an importance and an anchor for each weight"
     assert kept["UCB"]["memory"] == weights, "a deviation for each weight"
     assert kept["PackNet"]["masks"] > weights / 4, "a byte for each weight, and units"
+    assert kept["WSN"]["masks"] < weights / 4, "a bit for each weight and task, and units"
+    assert 0.8 * weights < kept["WSN"]["memory"] < weights, "a score for each weight that is no bias"
     assert kept["STL"]["own"] > 3 * weights
     assert all(kept[name]["memory"] == 0 for name in ("SPACE", "FineTune", "LwF", "HAT", "PackNet"))
 

@@ -110,8 +110,8 @@ def test_a_preset_changes_the_options_that_it_names_and_nothing_else(tmp_path):
         part = name.removeprefix("space-without-")
         assert {key for key in options if options[key] != plain["options"][key]} == {part}
     runs = plan(tmp_path / "f", "--preset", "frontier")
-    assert len(runs) == 20
-    assert {entry["method"] for entry in runs.values()} == {"space", "packnet", "hat"}
+    assert len(runs) == 25
+    assert {entry["method"] for entry in runs.values()} == {"space", "packnet", "wsn", "hat"}
 
 
 def test_presets_name_layers_of_the_network_that_is_used(tmp_path):

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from spacecl import HAT, SPACE, Learner, PackNet, Recipe, Task
+from spacecl import HAT, SPACE, WSN, Learner, PackNet, Recipe, Task
 from spacecl.runs.costs import count_costs, find_meter, measure_costs
 
 
@@ -65,7 +65,7 @@ def test_modelled_energy_is_horowitz_times_what_was_counted():
         assert cost["energy_modelled"][str(batch)] == pytest.approx(1e-12 * picojoules)
 
 
-@pytest.mark.parametrize(("method", "saves"), [(SPACE(variance=0.8), True), (HAT(), True), (PackNet(), False)])
+@pytest.mark.parametrize(("method", "saves"), [(SPACE(variance=0.8), True), (HAT(), True), (PackNet(), False), (WSN(), False)])
 def test_a_narrowed_network_costs_less_and_a_masked_one_what_the_full_one_costs(method, saves):
     x = torch.randn(600, 12)
     model = nn.Sequential(nn.Linear(12, 64), nn.ReLU(), nn.Linear(64, 2))

@@ -155,6 +155,7 @@ def test_a_run_that_could_not_start_does_not_block_the_next(tmp_path):
     for wrong, message in (
         ({"options": {"task_variance": {"digits-9": 0.5}}}, "names digits-9, but the tasks are digits-1, digits-2"),
         ({"model": "cnn"}, "needs images of at least 12 x 12"),
+        ({"model": "cnn-valid"}, "needs images of at least 24 x 24"),
         ({"shared": ["nothing"]}, "match no layer"),
         ({"train": {"optimizer": "sgd", "lr": 1e9}}, "diverged"),
     ):

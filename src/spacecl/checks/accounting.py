@@ -49,7 +49,8 @@ def count_size(learner: Learner) -> float:
                 continue
             where = core.channels.gather(positions, core.tasks[number].units)[name]
             require(where.shape == weight.shape, f"{name} of task {number} has other positions than its units")
-            owners = core.ownership.masks.get(name)  # of methods whose tasks own single weights
-            shared |= set((where if owners is None else where[owners <= number]).flatten().tolist())
+            ones = {name: torch.ones(core.channels.shapes[name])}
+            has = core.channels.gather(core.ownership.view(ones, number), core.tasks[number].units)[name].bool()
+            shared |= set(where[has].tolist())
         used += len(shared) + sum(weight.numel() for weight in private)
     return used / sum(sizes.values())

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ..data.targets import Scaling
 from ..structure.blueprint import Blueprint
 from ..structure.channels import Channels
+from ..structure.graph import layer_of
 from ..structure.tensors import Tensors
 from .ownership import CommittedTask, LayerCapacity, Ownership, UnitOwnership, committed_units
 
@@ -50,6 +51,14 @@ class Core:
     def committed_units(self) -> Tensor:
         """The units that any task has, as a boolean for every unit."""
         return committed_units(self.channels, self.tasks)
+
+    @property
+    def prunable_weights(self) -> set[str]:
+        """Names of the weights of which single ones can be left out: those of layers, without what the user froze."""
+        layers = self.channels.layers.keys()
+        named = self.blueprint.module.named_parameters()
+        trained = {name for name, p in named if name in self.shared and p.requires_grad and p.dim() > 1}
+        return {name for name in trained if layer_of(name) in layers}
 
     @property
     def classes(self) -> tuple[int, ...]:
@@ -153,24 +162,27 @@ class Core:
             if name in untrained:
                 known = self.used_positions(name)
             else:
-                known = channels.filter_mask(name, self.committed_units, unprunable=True)
+                known = self.ownership.initial_positions(name, channels, self.tasks)
             tensors[name] = torch.where(known, shared, tensors[name])
         return tensors
 
     def commit(self, small: Mapping[str, Tensor], units: Tensor, claims: Mapping[str, Tensor] | None = None) -> Core:
         """A core with one more task, whose network has these units and these tensors.
 
-        `claims` are the positions of shared weights that the task takes, where tasks own single weights. Committed
+        `claims` are the positions of shared weights that the task has, where tasks own single weights. Committed
         positions are never written, whatever `small` has there.
         """
         written = self.channels.scatter({name: small[name] for name in self.shared}, units, self.shared)
         frozen = self.frozen_positions("subnet")
         shared = {n: torch.where(frozen[n], self.shared[n], t) if n in frozen else t for n, t in written.items()}
         ownership = self.ownership.claim(len(self.tasks), claims or {})
-        shared = ownership.view(shared, len(self.tasks))  # zero where no task has claimed a weight
         private = {name: small[name] for name in sorted(self.channels.private)}
         task = CommittedTask(units.clone(), private)
-        return replace(self, shared=shared, tasks=(*self.tasks, task), ownership=ownership)
+        core = replace(self, shared=shared, tasks=(*self.tasks, task), ownership=ownership)
+        if claims is None:
+            return core
+        used = {name: core.used_positions(name) for name in shared}  # zero where no task has claimed a weight
+        return replace(core, shared={name: torch.where(used[name], t, torch.zeros_like(t)) for name, t in shared.items()})
 
     def replace_weights(self, tensors: Mapping[str, Tensor], joint: bool = False) -> Core:
         """A core with one more task in which all networks have these full-width weights: those of earlier tasks change.

@@ -1,14 +1,16 @@
 """Ownership: which positions of the shared weights each committed task's network has.
 
-SPACE and HAT give tasks whole units, PackNet gives them single weights. Everything else about a core is the same.
+SPACE and HAT give tasks whole units, PackNet and WSN give them single weights. Everything else about a core is the same.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import TypedDict
@@ -44,7 +46,10 @@ class Ownership(Protocol):
 
     @property
     def masks(self) -> Tensors:
-        """What is stored for it, beside the units of every task."""
+        """What is stored for it, beside the units of every task, by the names that files have for it."""
+
+    def mask_shapes(self, shapes: Mapping[str, Sequence[int]], tasks: int) -> dict[str, tuple[int, ...]]:
+        """The shapes that `masks`, which are bytes, have if shared weights have these shapes and there are so many tasks."""
 
     def view(self, shared: Mapping[str, Tensor], number: int) -> Tensors:
         """Shared weights as a task's network has them, at full width."""
@@ -52,8 +57,11 @@ class Ownership(Protocol):
     def used_positions(self, name: str, channels: Channels, tasks: Sequence[CommittedTask]) -> Tensor:
         """True at the positions of a shared weight that any task's network has."""
 
+    def initial_positions(self, name: str, channels: Channels, tasks: Sequence[CommittedTask]) -> Tensor:
+        """True where a new task begins with the core's values of a shared weight, which are zero where they are free."""
+
     def claim(self, number: int, positions: Mapping[str, Tensor]) -> Ownership:
-        """The ownership after a task has claimed free positions of some weights."""
+        """The ownership after a task has claimed positions of some weights."""
 
     def capacity(self, channels: Channels, tasks: Sequence[CommittedTask]) -> dict[str, LayerCapacity]:
         """What tasks have taken of every layer; empty if they share nothing."""
@@ -67,6 +75,9 @@ class UnitOwnership:
     def masks(self) -> Tensors:
         return {}
 
+    def mask_shapes(self, shapes: Mapping[str, Sequence[int]], tasks: int) -> dict[str, tuple[int, ...]]:
+        return {}
+
     def view(self, shared: Mapping[str, Tensor], number: int) -> Tensors:
         return dict(shared)
 
@@ -78,6 +89,9 @@ class UnitOwnership:
                 used |= channels.mask(name, task.units)
                 distinct.append(task.units)
         return used
+
+    def initial_positions(self, name: str, channels: Channels, tasks: Sequence[CommittedTask]) -> Tensor:
+        return channels.filter_mask(name, committed_units(channels, tasks), unprunable=True)
 
     def claim(self, number: int, positions: Mapping[str, Tensor]) -> UnitOwnership:
         return self  # the units of the task say it all
@@ -101,7 +115,10 @@ class WeightOwnership:
 
     @property
     def masks(self) -> Tensors:
-        return self.owners
+        return {f"taken.{name}": owner for name, owner in self.owners.items()}
+
+    def mask_shapes(self, shapes: Mapping[str, Sequence[int]], tasks: int) -> dict[str, tuple[int, ...]]:
+        return {f"taken.{name}": tuple(shape) for name, shape in shapes.items()}
 
     def view(self, shared: Mapping[str, Tensor], number: int) -> Tensors:
         return {
@@ -110,6 +127,9 @@ class WeightOwnership:
 
     def used_positions(self, name: str, channels: Channels, tasks: Sequence[CommittedTask]) -> Tensor:
         return self.owners[name] < FREE
+
+    def initial_positions(self, name: str, channels: Channels, tasks: Sequence[CommittedTask]) -> Tensor:
+        return self.used_positions(name, channels, tasks)
 
     def claim(self, number: int, positions: Mapping[str, Tensor]) -> WeightOwnership:
         owners = dict(self.owners)
@@ -126,6 +146,69 @@ class WeightOwnership:
             layer["taken"] += int((owner < FREE).sum())
             layer["last"] += int((owner == len(tasks) - 1).sum())
         return layers
+
+
+@dataclass(frozen=True, eq=False)
+class SubnetOwnership:
+    """Tasks select single weights, also those of other tasks: a task's network has its selection, and zeros elsewhere."""
+
+    selected: Tensors = field(default_factory=dict)  # weight -> (tasks, bytes), a bit for every element, as packbits has them
+
+    @property
+    def masks(self) -> Tensors:
+        return {f"selected.{name}": rows for name, rows in self.selected.items()}
+
+    def mask_shapes(self, shapes: Mapping[str, Sequence[int]], tasks: int) -> dict[str, tuple[int, ...]]:
+        return {f"selected.{name}": (tasks, math.ceil(math.prod(shape) / 8)) for name, shape in shapes.items()}
+
+    def view(self, shared: Mapping[str, Tensor], number: int) -> Tensors:
+        return {
+            name: torch.where(unpack_bits(self.selected[name][number], tensor.shape), tensor, torch.zeros_like(tensor))
+            for name, tensor in shared.items()
+        }
+
+    def used_positions(self, name: str, channels: Channels, tasks: Sequence[CommittedTask]) -> Tensor:
+        return self._unite(name, channels, len(tasks))
+
+    def initial_positions(self, name: str, channels: Channels, tasks: Sequence[CommittedTask]) -> Tensor:
+        return self.used_positions(name, channels, tasks)
+
+    def claim(self, number: int, positions: Mapping[str, Tensor]) -> SubnetOwnership:
+        rows = {name: pack_bits(mask)[None] for name, mask in positions.items()}
+        return SubnetOwnership({name: torch.cat([self.selected.get(name, row[:0]), row]) for name, row in rows.items()})
+
+    def capacity(self, channels: Channels, tasks: Sequence[CommittedTask]) -> dict[str, LayerCapacity]:
+        layers: dict[str, LayerCapacity] = {}
+        for name in self.selected:
+            layer = layers.setdefault(module_of(name) or name, LayerCapacity(of=0, taken=0, last=0))
+            now, before = (int(self._unite(name, channels, count).sum()) for count in (len(tasks), len(tasks) - 1))
+            layer["of"] += math.prod(channels.shapes[name])
+            layer["taken"] += now
+            layer["last"] += now - before
+        return layers
+
+    def _unite(self, name: str, channels: Channels, count: int) -> Tensor:
+        """True at the positions of a weight that any of the first tasks has selected."""
+        return unpack_bits(torch.from_numpy(np.bitwise_or.reduce(self.selected[name][:count].numpy())), channels.shapes[name])
+
+
+def pack_bits(mask: Tensor) -> Tensor:
+    """A mask as bytes, with eight elements in each.
+
+    >>> pack_bits(torch.tensor([[True, False], [True, True]])).tolist()
+    [176]
+    """
+    return torch.from_numpy(np.packbits(mask.numpy()))
+
+
+def unpack_bits(packed: Tensor, shape: Sequence[int]) -> Tensor:
+    """The mask of this shape that `pack_bits` made bytes of.
+
+    >>> unpack_bits(torch.tensor([176], dtype=torch.uint8), (2, 2)).tolist()
+    [[True, False], [True, True]]
+    """
+    bits = np.unpackbits(packed.numpy(), count=math.prod(shape))
+    return torch.from_numpy(bits.astype(bool)).reshape(tuple(shape))
 
 
 def committed_units(channels: Channels, tasks: Sequence[CommittedTask]) -> Tensor:

@@ -23,7 +23,7 @@ from ..structure.tensors import Tensors, named_tensors
 from .checkpoints import select_prefix
 from .core import Core
 from .growth import resize
-from .ownership import CommittedTask, WeightOwnership
+from .ownership import CommittedTask, Ownership, SubnetOwnership, UnitOwnership, WeightOwnership
 from .record import TaskRecord
 
 
@@ -81,7 +81,7 @@ def to_files(core: Core, records: Iterable[TaskRecord]) -> tuple[dict[str, Any],
     shared = {f"core.{name}": tensor for name, tensor in weights.items()}
     given = initial.keys() if blueprint.pretrained else core.channels.private  # of the former, later tasks need everything
     shared |= {f"given.{name}": initial[name] for name in given - core.channels.heads}
-    shared |= {f"taken.{name}": tensor for name, tensor in core.ownership.masks.items()}
+    shared |= core.ownership.masks
     shared |= {f"memory.{name}": tensor for name, tensor in core.memory.items()}
     for number, task in enumerate(core.tasks):
         shared[f"keep.{number}"] = task.units
@@ -143,7 +143,6 @@ def from_files(
             f"{folder} was saved from another architecture: the tensors are the same, but forward() is not"
             f" (saved with torch {body.torch}, this is {torch.__version__}). Build the model as it was."
         )
-    owners = select_prefix(tensors, "taken")
     tasks = [
         CommittedTask(
             units=masks[str(number)],
@@ -157,7 +156,7 @@ def from_files(
         core,
         shared={name: tensors[f"core.{name}"] for name in core.shared},
         tasks=tuple(tasks),
-        ownership=WeightOwnership(owners) if owners else core.ownership,
+        ownership=_read_ownership(tensors),
         memory=select_prefix(tensors, "memory"),
     )
     _refuse(_find_problems(core, body.tasks), folder)
@@ -167,6 +166,14 @@ def from_files(
     elif core.tasks and not body.pretrained:  # version 0.1 did not save these values: free channels are newly drawn
         core = replace(core, blueprint=replace(core.blueprint, given_units=torch.zeros_like(core.committed_units)))
     return core, {record.name: record for record in body.tasks}
+
+
+def _read_ownership(tensors: Tensors) -> Ownership:
+    """What tasks own, as the names of the masks say."""
+    owners, selected = select_prefix(tensors, "taken"), select_prefix(tensors, "selected")
+    if selected:
+        return SubnetOwnership(selected)
+    return WeightOwnership(owners) if owners else UnitOwnership()
 
 
 def _read_scaling(tensors: Tensors, record: TaskRecord, folder: object) -> Scaling | None:
@@ -230,11 +237,12 @@ def _find_problems(core: Core, records: Sequence[TaskRecord]) -> list[str]:
     problems = []
     for name, tensor in core.shared.items():
         problems += _compare(f"core.{name}", tensor, initial[name].dtype, shapes[name])
-    owners = core.ownership.masks
-    for name, tensor in owners.items():
-        problems += [f"taken.{name} belongs to no weight"] if name not in core.shared else []
-        problems += _compare(f"taken.{name}", tensor, torch.uint8, shapes.get(name, ()))
-    problems += [f"taken.{name} is missing" for name in core.shared if owners and name not in owners]
+    masks = core.ownership.masks
+    mask_shapes = core.ownership.mask_shapes({name: shapes[name] for name in core.shared}, len(core.tasks))
+    for name, tensor in masks.items():
+        problems += [f"{name} belongs to no weight"] if name not in mask_shapes else []
+        problems += _compare(name, tensor, torch.uint8, mask_shapes.get(name, ()))
+    problems += [f"{name} is missing" for name in mask_shapes if name not in masks]
     for name, tensor in core.memory.items():
         for weight in (name, name.partition(".")[2]):  # EWC stores two of each
             problems += _compare(f"memory.{name}", tensor, tensor.dtype, shapes[weight]) if weight in shapes else []

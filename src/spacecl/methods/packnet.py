@@ -19,7 +19,6 @@ from ..learning.normalization import reestimate_norms
 from ..learning.ownership import FREE, WeightOwnership
 from ..learning.recipe import Recipe
 from ..options import option, options
-from ..structure.graph import layer_of
 
 
 @options
@@ -46,7 +45,7 @@ class PackNet(Method):
         if len(core.tasks) >= FREE:
             raise FullError(f"PackNet stores the task of every weight in one byte: it can learn at most {FREE} tasks.")
         blueprint, trainer = core.blueprint, task.trainer
-        tensors, frozen, prunable = core.initial_tensors(task.classes), core.frozen_positions("subnet"), prunable_weights(core)
+        tensors, frozen, prunable = core.initial_tensors(task.classes), core.frozen_positions("subnet"), core.prunable_weights
         if core.tasks:  # free weights begin at zero, as published; biases and the like are frozen
             tensors |= core.shared
             frozen = {name: mask if name in prunable else torch.ones_like(mask) for name, mask in frozen.items()}
@@ -74,10 +73,3 @@ class PackNet(Method):
         magnitude = torch.where(free, weight.abs().double(), -1.0).flatten()
         order = magnitude.argsort(descending=True, stable=True)[:kept]
         return torch.zeros_like(magnitude, dtype=torch.bool).index_fill(0, order, True).reshape(weight.shape)
-
-
-def prunable_weights(core: Core) -> set[str]:
-    """The weights that can be pruned: those of layers, without what the user froze."""
-    layers = core.channels.layers.keys()
-    trained = {n for n, p in core.blueprint.module.named_parameters() if n in core.shared and p.requires_grad and p.dim() > 1}
-    return {name for name in trained if layer_of(name) in layers}

@@ -60,7 +60,8 @@ class Config:
     )
     model: str = option(
         default="",
-        help="network: mlp, mlp-small, cnn, cnn-wide, resnet18, or your own as file.py:function; default: the benchmark's",
+        help="network: mlp, mlp-small, cnn, cnn-wide, cnn-valid, cnn-wide-valid, resnet18, resnet18-small, or your own as "
+        "file.py:function; default: the benchmark's",
     )
     image_size: Annotated[int, Field(ge=12, le=4096)] = option(
         default=32, help="pixels to which the pictures of a folder are scaled"
@@ -155,9 +156,11 @@ class Config:
                 f"The network {self.model} has one input, but the tasks have several. Name your own: --model my_net.py:network"
             )
         shape = tuple(example.shape[1:])
-        if self.model.split("-")[0] in ("cnn", "resnet18") and (len(shape) != 3 or min(shape[1:]) < 12):
+        least = 24 if self.model.endswith("valid") else 12  # pixels
+        if self.model.split("-")[0] in ("cnn", "resnet18") and (len(shape) != 3 or min(shape[1:]) < least):
             raise ConfigError(
-                f"The network {self.model} needs images of at least 12 x 12; the inputs of the tasks have shape {tuple(shape)}."
+                f"The network {self.model} needs images of at least {least} x {least}; "
+                f"the inputs of the tasks have shape {tuple(shape)}."
             )
         return NETWORKS[self.model](shape, classes)
 

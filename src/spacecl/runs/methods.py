@@ -18,14 +18,15 @@ from ..user_code import load_class
 if TYPE_CHECKING:
     from ..learner import Method
 
-_TABLE_1 = ("stl", "joint", "finetune", "lwf", "ewc", "ucb", "hat", "packnet", "space")  # the order of the paper's table
+# The order of the paper's table, with WSN, which is newer, beside its relative.
+_ORDER = ("stl", "joint", "finetune", "lwf", "ewc", "ucb", "hat", "packnet", "wsn", "space")
 
 
 def _list_methods() -> tuple[str, ...]:
     """The names of all methods, which are those of their files; found without loading torch."""
     package = find_spec("spacecl.methods")
     files = {file.name for file in iter_modules(package.submodule_search_locations if package else None)}
-    return (*(name for name in _TABLE_1 if name in files), *sorted(files - set(_TABLE_1)))
+    return (*(name for name in _ORDER if name in files), *sorted(files - set(_ORDER)))
 
 
 METHOD_ORDER = _list_methods()

@@ -75,6 +75,7 @@ def make_preset_arms(preset: str, settings: Mapping[str, Any]) -> Arms:
         arms = {f"space-{v}": space(**OURS, size=v) for v in (0.1, 0.2, 0.35, 0.5, 0.8)}
         arms |= {f"paper-{v}": space(**PUBLISHED, variance=v) for v in (0.9, 0.95, 0.98, 0.99, 0.995)}
         arms |= {f"packnet-{v}": {"method": "packnet", "options": {"prune": v}} for v in (0.98, 0.95, 0.9, 0.8, 0.6)}
+        arms |= {f"wsn-{v}": {"method": "wsn", "options": {"density": v}} for v in (0.02, 0.05, 0.1, 0.3, 0.5)}
         arms |= {f"hat-{v}": {"method": "hat", "options": {"compressibility": v}} for v in (4.0, 2.0, 1.0, 0.5, 0.1)}
         return arms
     raise ConfigError(f"There is no preset {preset}. The presets are {', '.join(ABLATIONS)}.")

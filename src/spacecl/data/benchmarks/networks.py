@@ -29,7 +29,12 @@ class MLP(nn.Module):
 
 
 class CNN(nn.Module):
-    """Five convolutions, the last one 2 x 2, and a classifier. The paper uses 32-32-64-64-128 filters, or twice as many."""
+    """Five convolutions, the last one 2 x 2, and a classifier. The paper uses 32-32-64-64-128 filters, or twice as many.
+
+    The paper does not say whether convolutions are padded. Here they are, and pooling takes the maximum. With `padded=False`,
+    they are not, and the last pooling takes the average, as in the authors' scripts: with images of 32 x 32 pixels, 1.75 times
+    fewer multiply-adds, and as many parameters except for the classifier.
+    """
 
     def __init__(
         self,
@@ -37,22 +42,27 @@ class CNN(nn.Module):
         classes: int = 10,
         filters: Sequence[int] = (32, 32, 64, 64, 128),
         dropout: float = 0.15,
+        padded: bool = True,
     ):
         super().__init__()
         channels, height, width = shape
         a, b, c, d, e = filters
-        self.conv1, self.conv2 = nn.Conv2d(channels, a, 3, padding=1), nn.Conv2d(a, b, 3, padding=1)
-        self.conv3, self.conv4 = nn.Conv2d(b, c, 3, padding=1), nn.Conv2d(c, d, 3, padding=1)
+        border = 1 if padded else 0
+        self.conv1, self.conv2 = nn.Conv2d(channels, a, 3, padding=border), nn.Conv2d(a, b, 3, padding=border)
+        self.conv3, self.conv4 = nn.Conv2d(b, c, 3, padding=border), nn.Conv2d(c, d, 3, padding=border)
         self.conv5 = nn.Conv2d(d, e, 2)
         self.pool, self.dropout = nn.MaxPool2d(2), nn.Dropout(dropout)
-        self.head = nn.Linear(e * ((height // 4 - 1) // 2) * ((width // 4 - 1) // 2), classes)
+        self.last_pool = nn.MaxPool2d(2) if padded else nn.AvgPool2d(2)
+        lost = 0 if padded else 4  # pixels by two convolutions of 3 x 3
+        high, wide = (((size - lost) // 2 - lost) // 2 - 1 for size in (height, width))
+        self.head = nn.Linear(e * (high // 2) * (wide // 2), classes)
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.relu(self.conv2(F.relu(self.conv1(x))))
         x = self.dropout(self.pool(x))
         x = F.relu(self.conv4(F.relu(self.conv3(x))))
         x = self.dropout(self.pool(x))
-        x = self.pool(F.relu(self.conv5(x)))
+        x = self.last_pool(F.relu(self.conv5(x)))
         return self.head(x.flatten(1))
 
 
@@ -98,5 +108,8 @@ NETWORKS: dict[str, Callable[[Sequence[int], int], nn.Module]] = {
     "mlp-small": lambda shape, classes: MLP(prod(shape), classes, (100, 100)),  # the network of UCB: 0.1 M parameters on MNIST
     "cnn": lambda shape, classes: CNN(shape, classes),
     "cnn-wide": lambda shape, classes: CNN(shape, classes, (64, 64, 128, 128, 256)),
+    "cnn-valid": lambda shape, classes: CNN(shape, classes, padded=False),  # the CNNs of the authors' scripts
+    "cnn-wide-valid": lambda shape, classes: CNN(shape, classes, (64, 64, 128, 128, 256), padded=False),
     "resnet18": lambda shape, classes: ResNet18(shape, classes),
+    "resnet18-small": lambda shape, classes: ResNet18(shape, classes, 20),  # that of GEM (Lopez-Paz, Ranzato 2017)
 }

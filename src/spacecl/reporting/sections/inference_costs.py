@@ -40,8 +40,8 @@ def make_costs_section(arms: Sequence[Arm]) -> Section:
     without = [arm.label for arm in arms if arm.label not in labels]
     notes = [
         f"Energy of one inference at batch {BATCH}, {source}, over that of the full network, which is what STL runs. SPACE and "
-        "HAT run networks that are physically narrowed. Methods that mask single weights (PackNet) run the full network and "
-        "are charged for it; masks are applied when a task is loaded and not counted.",
+        "HAT run networks that are physically narrowed. Methods that mask single weights (PackNet, WSN) run the full network "
+        "and are charged for it; masks are applied when a task is loaded and not counted.",
         "The table has the costs of each task's network, averaged over tasks and seeds. Parameters, multiply-adds, bytes moved "
         "and peak memory are counted; latency is measured (median and quartiles of many single inferences) on "
         f"{_list_machines(arms)}; energy is modelled or measured as labelled.",
