@@ -21,6 +21,7 @@ PARTS = {
     "inference": "inference of one task and of many",
     "training": "training steps and feeding",
     "analysis": "the analysis of all layers",
+    "many_tasks": "learning, saving, loading and inferring among many tasks",
     "deployment": "exported files and the server",
 }
 

@@ -49,8 +49,11 @@ class Ownership(Protocol):
     def view(self, shared: Mapping[str, Tensor], number: int) -> Tensors:
         """Shared weights as a task's network has them, at full width."""
 
-    def used_positions(self, name: str, channels: Channels, tasks: Sequence[CommittedTask]) -> Tensor:
-        """True at the positions of a shared weight that any task's network has."""
+    def used_positions(self, name: str, covered: Tensor) -> Tensor:
+        """True at the positions of a shared weight that any task's network has; `covered` are those between their units."""
+
+    def keep_first(self, count: int) -> Ownership:
+        """The ownership as the first tasks know it, without what later ones have claimed."""
 
     def claim(self, number: int, positions: Mapping[str, Tensor]) -> Ownership:
         """The ownership after a task has claimed free positions of some weights."""
@@ -70,14 +73,11 @@ class UnitOwnership:
     def view(self, shared: Mapping[str, Tensor], number: int) -> Tensors:
         return dict(shared)
 
-    def used_positions(self, name: str, channels: Channels, tasks: Sequence[CommittedTask]) -> Tensor:
-        used = torch.zeros(channels.shapes[name], dtype=torch.bool)
-        distinct: list[Tensor] = []
-        for task in tasks:
-            if name not in task.private and not any(torch.equal(task.units, other) for other in distinct):
-                used |= channels.mask(name, task.units)
-                distinct.append(task.units)
-        return used
+    def used_positions(self, name: str, covered: Tensor) -> Tensor:
+        return covered
+
+    def keep_first(self, count: int) -> UnitOwnership:
+        return self
 
     def claim(self, number: int, positions: Mapping[str, Tensor]) -> UnitOwnership:
         return self  # the units of the task say it all
@@ -108,8 +108,11 @@ class WeightOwnership:
             name: torch.where(self.owners[name] <= number, tensor, torch.zeros_like(tensor)) for name, tensor in shared.items()
         }
 
-    def used_positions(self, name: str, channels: Channels, tasks: Sequence[CommittedTask]) -> Tensor:
+    def used_positions(self, name: str, covered: Tensor) -> Tensor:
         return self.owners[name] < FREE
+
+    def keep_first(self, count: int) -> WeightOwnership:
+        return WeightOwnership({name: owner.masked_fill(owner >= count, FREE) for name, owner in self.owners.items()})
 
     def claim(self, number: int, positions: Mapping[str, Tensor]) -> WeightOwnership:
         owners = dict(self.owners)
