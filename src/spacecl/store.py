@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -75,7 +76,8 @@ class TensorFile:
 
     tensors: Mapping[str, Tensor]
     entry: StoredFile | None = None  # once they have been serialized
-    seen: dict[Path, tuple[int, ...]] = field(default_factory=dict)  # the status of files that had the right content
+    text: str = ""  # the entry, as JSON
+    seen: dict[str, tuple[int, ...]] = field(default_factory=dict)  # the status of files that had the right content
 
     def serialize(self) -> bytes:
         """The content of the file."""
@@ -88,23 +90,25 @@ class TensorFile:
             data = self.serialize()
             digest = hashlib.sha256(data).hexdigest()
             self.entry = StoredFile(f"{digest[:32]}.safetensors", len(data), digest)
-        file = folder / self.entry.file
-        status = _read_status(file)
-        if status is not None and self.seen.get(file) == status:
+            self.text = encode_json(asdict(self.entry))
+        name = f"{folder}{os.sep}{self.entry.file}"  # quicker than paths, for thousands of files
+        status = _read_status(name)
+        if status is not None and self.seen.get(name) == status:
             return None
+        file = Path(name)
         is_there = file.exists()
         if not is_there or hashlib.sha256(file.read_bytes()).hexdigest() != self.entry.sha256:
             disk.write_file(file, data or self.serialize(), sync_name=False)
-        status = _read_status(file)
+        status = _read_status(name)
         if status is not None and time.time_ns() - max(status[-2:]) > UNSETTLED:
-            self.seen[file] = status
+            self.seen[name] = status
         return None if is_there else file
 
 
-def _read_status(file: Path) -> tuple[int, ...] | None:
+def _read_status(file: str) -> tuple[int, ...] | None:
     """What changes whenever a file is written or replaced; None if there is none."""
     try:
-        status = file.lstat()
+        status = os.lstat(file)
     except OSError:
         return None
     return status.st_mode, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
@@ -126,11 +130,11 @@ def save(
     disk.make_folder(path)
     with lock_folder(path, WAIT, busy):
         disk.remove_leftovers(path, MANIFEST, TENSORS)
-        entries = _write_tensors(path, files)
-        content = encode_json({"format": FORMAT, **body, "files": {name: asdict(entry) for name, entry in entries.items()}})
+        stored = _write_tensors(path, files)
+        content = encode_json({"format": FORMAT, **body, "files": {name: file.text for name, file in stored.items()}})
         text = f'{{"sha256": "{hashlib.sha256(content.encode()).hexdigest()}", "content": {content}}}'
         disk.write_file(path / MANIFEST, text.encode())
-        _remove_unlisted(path, {entry.file for entry in entries.values()})
+        _remove_unlisted(path, {file.entry.file for file in stored.values() if file.entry is not None})
 
 
 def remove_leftovers(folder: str | os.PathLike[str]) -> None:
@@ -142,26 +146,26 @@ def remove_leftovers(folder: str | os.PathLike[str]) -> None:
 
 
 def _remove_unlisted(path: Path, listed: set[str]) -> None:
-    disk.remove(*(file for file in path.glob(TENSORS) if file.name not in listed), sync_name=False)
+    with disk.explain(path, "read"):
+        unlisted = [name for name in os.listdir(path) if name not in listed and fnmatchcase(name, TENSORS)]
+    disk.remove(*(path / name for name in unlisted), sync_name=False)
 
 
-def _write_tensors(path: Path, files: Mapping[str, Mapping[str, Tensor] | TensorFile]) -> dict[str, StoredFile]:
-    """Write one file for each set of tensors, unless it exists already; return their entries in the manifest."""
-    entries = {}
+def _write_tensors(path: Path, files: Mapping[str, Mapping[str, Tensor] | TensorFile]) -> dict[str, TensorFile]:
+    """Write one file for each set of tensors, unless it exists already; return them."""
+    result = {}
     new: list[Path] = []
     try:
         for name, tensors in files.items():
-            stored = tensors if isinstance(tensors, TensorFile) else TensorFile(tensors)
-            file = stored.write(path)
+            result[name] = tensors if isinstance(tensors, TensorFile) else TensorFile(tensors)
+            file = result[name].write(path)
             new += [] if file is None else [file]
-            assert stored.entry is not None
-            entries[name] = stored.entry
         disk.sync_folder(path)
     except BaseException:
         with suppress(SpaceError):
             disk.remove(*new)  # no manifest lists them, and the disk may be full
         raise
-    return entries
+    return result
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from models import IMAGE, VECTOR, ConvNet, chain, tasks
 from spacecl import SPACE, Core, Learner, Task, disk, store
 from spacecl.learning import learn_task as learn_task_module
 from spacecl.learning.seal import extend_seal, has_seal, make_seal
+from spacecl.learning.summary import Summary
 from spacecl.methods.packnet import PackNet
 from spacecl.methods.stl import STL
 
@@ -113,6 +115,14 @@ def test_digests_of_all_tasks_are_compared_once_and_afterwards_the_seal(monkeypa
     assert counted == [0, 1, 2, 3]
 
 
+def test_learning_adds_one_task_to_the_summary_and_reads_no_other(monkeypatch):
+    learner = teach(chain(), SPACE(variance=0.6), example=VECTOR, count=2)
+    added, add = [], Summary.add
+    monkeypatch.setattr(Summary, "add", lambda summary, *args: added.append(args[0]) or add(summary, *args))
+    learner.learn(Task("third", tasks(VECTOR, 3)[2]), QUICK)
+    assert len(added) == 1
+
+
 def test_saving_again_writes_only_the_new_task_and_reads_none(tmp_path, monkeypatch):
     learner = teach(chain(), SPACE(variance=0.6), example=VECTOR, count=2)
     monkeypatch.setattr(store, "UNSETTLED", -1)
@@ -132,13 +142,15 @@ def test_saving_again_writes_only_the_new_task_and_reads_none(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("damage", ["changed", "removed", "link"])
-def test_saving_again_mends_a_task_that_was_damaged_meanwhile(tmp_path, damage):
+def test_saving_again_mends_a_task_that_was_damaged_meanwhile(tmp_path, monkeypatch, damage):
     learner = teach(chain(), SPACE(variance=0.6), example=VECTOR, count=2)
+    monkeypatch.setattr(store, "UNSETTLED", -1)
     learner.save(tmp_path)
     file = tmp_path / store.read_manifest(tmp_path, dict)[1]["task 0"].file
     content = file.read_bytes()
     if damage == "changed":
         file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        os.utime(file, (0, 0))  # however coarse the clock of the disk is
     else:
         file.unlink()
     if damage == "link":

@@ -139,7 +139,8 @@ def _restore_given_values(core: Core) -> Core:
 
 def _partly_free(core: Core) -> list[str]:
     """Names of the weights that later tasks may take positions of; tasks that have weights of their own leave none."""
-    return [name for name in core.shared if not any(name in task.private for task in core.tasks)]
+    own = set().union(*(task.private for task in core.tasks))
+    return [name for name in core.shared if name not in own]
 
 
 def from_files(
