@@ -21,6 +21,8 @@ PARTS = {
     "inference": "inference of one task and of many",
     "training": "training steps and feeding",
     "analysis": "the analysis of all layers",
+    "many_tasks": "learning, saving, loading and inferring among many tasks",
+    "large_networks": "memory and steps of a ResNet-50 and a ViT-S",
     "deployment": "exported files and the server",
 }
 

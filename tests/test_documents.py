@@ -127,7 +127,7 @@ FORGED = {
     "nested class names": (put([["a"], "b", "c"], "tasks", 0, "class_names"), "tasks.0.class_names.0"),
     "two names for three classes": (put(["a", "b"], "tasks", 0, "class_names"), "3 classes, but 2 names"),
     "a million classes": (put(10**6, "tasks", 0, "classes"), "task 0, 4.weight is float32"),
-    "units for 40 GB": (put([10**5, 10**5], "units"), r"keep.0 is bool \[\d+\] instead of bool \[200000\]"),
+    "units for 40 GB": (put([10**5, 10**5], "units"), r"task 0, units is bool \[\d+\] instead of bool \[200000\]"),
     "a truth value as a number": (put(True, "seed"), "seed is True"),
     "deep nesting": (put(json.loads("[" * 400 + "]" * 400), "method", "options", "variance"), "recursion limit"),
     "options of no method": (put({"x": 1}, "method", "options"), "options that SPACE does not accept"),
@@ -147,12 +147,12 @@ def test_forged_tensors_are_refused_by_what_does_not_fit(folder):
     body, files = store.load(folder, dict)
     plain = {key: value for key, value in body.items() if key not in ("format", "files")}
     for change, message in (
-        (lambda files: files["core"].pop("keep.1"), "keep.1 is missing"),
+        (lambda files: files["task 1"].pop(".units"), "task 1 lacks its units"),
         (lambda files: files["core"].pop("example"), "no example input"),
         (lambda files: files["core"].update({"core.0.weight": torch.zeros(5)}), r"core.0.weight is float32 \[5\] instead of"),
         (lambda files: files["task 0"].pop("4.bias"), "task 0 lacks 4.bias"),
         (lambda files: files["task 0"].update(x=torch.zeros(1)), "task 0 has x, which the model does not have"),
-        (lambda files: files["core"].update({"signature.0.root": torch.zeros(3)}), "its signature does not fit"),
+        (lambda files: files["task 0"].update({".signature.root": torch.zeros(3)}), "its signature does not fit"),
     ):
         changed = {name: dict(tensors) for name, tensors in files.items()}
         change(changed)
@@ -165,8 +165,8 @@ def test_a_network_that_has_grown_is_made_only_as_large_as_its_tensors(folder):
     body, files = store.load(folder, dict)
     plain = {key: value for key, value in body.items() if key not in ("format", "files")}
     units = [10**5, 10**5]
-    for name in ("keep.0", "keep.1"):
-        files["core"][name] = torch.ones(sum(units), dtype=torch.bool)
+    for name in ("task 0", "task 1"):
+        files[name][".units"] = torch.ones(sum(units), dtype=torch.bool)
     store.save(folder, {**plain, "units": units}, files)
     with pytest.raises(StoreError, match=r"would have the shape \[100000, 6\]"):
         Learner.load(folder, chain())

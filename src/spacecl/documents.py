@@ -104,6 +104,27 @@ def read_document(file: str | os.PathLike[str], kind: type[T], remedy: str = RES
     return parse_document(read_bytes(file, LARGEST_DOCUMENT, remedy), kind, file, remedy)
 
 
+class Json(str):
+    """A value as JSON text, as `encode_json` returns it: it need not be encoded again."""
+
+    __slots__ = ()
+
+
+def encode_json(value: Any) -> Json:
+    """Encode a value as JSON with sorted keys. A dictionary and lists in it may have parts that are encoded already.
+
+    >>> encode_json({"b": [encode_json({"d": 1, "c": 2})], "a": "x"})
+    '{"a": "x", "b": [{"c": 2, "d": 1}]}'
+    """
+    if isinstance(value, Json):
+        return value
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return Json(f"{{{', '.join(f'{json.dumps(key)}: {encode_json(value[key])}' for key in sorted(value))}}}")
+    if isinstance(value, list) and any(isinstance(item, Json) for item in value):
+        return Json(f"[{', '.join(map(encode_json, value))}]")
+    return Json(json.dumps(value, sort_keys=True))
+
+
 def digest_json(value: Any) -> str:
     """Return the SHA-256 of a value as JSON; the order of keys does not matter."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

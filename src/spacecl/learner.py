@@ -494,7 +494,7 @@ class Learner:
         """
         folder = check_path("folder", folder)
         state = self._state
-        body, files = to_files(state.core, state.records.values())
+        body, files = to_files(state.core, state.records, state.saved)
         if self.fabric.is_global_zero:
             method = {**describe_method(state.method), "forgets": state.method.forgets}
             store.save(folder, {"method": method, "seed": self.seed, **body}, files)

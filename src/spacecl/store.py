@@ -11,9 +11,11 @@ import hashlib
 import json
 import os
 import stat
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,14 +25,27 @@ import safetensors.torch
 from torch import Tensor
 
 from . import disk
-from .documents import LARGEST_DOCUMENT, RESTORE, Count, FileName, Sha256, digest_json, load_json, parse_document, read_bytes
+from .documents import (
+    LARGEST_DOCUMENT,
+    RESTORE,
+    Count,
+    FileName,
+    Sha256,
+    digest_json,
+    encode_json,
+    load_json,
+    parse_document,
+    read_bytes,
+)
 from .errors import SpaceError, StoreError, first_line
 
-FORMAT = 2
+FORMAT = 3
+READABLE = (2, 3)  # in format 2, a learner's core file had parts of all tasks
 MANIFEST = "spacecl.json"
 TENSORS = f"{'[0-9a-f]' * 32}.safetensors"  # a pattern for the names of files
 LOCK = ".lock"  # stays in the folder, empty: if it were removed, two processes could hold two locks of one name
 WAIT = 30.0  # seconds that a save waits for another one
+UNSETTLED = 2 * 10**9  # nanoseconds in which two changes of a file may have one time, at the most: those of FAT
 ATTEMPTS = 20  # at reading a folder that other processes keep saving to
 
 Body = TypeVar("Body")
@@ -52,7 +67,56 @@ class Listing:
     files: dict[str, StoredFile]
 
 
-def save(folder: str | os.PathLike[str], body: Mapping[str, Any], files: Mapping[str, Mapping[str, Tensor]]) -> None:
+@dataclass(eq=False)
+class TensorFile:
+    """Tensors that never change, as a file: saving them again does not serialize, hash or write them again.
+
+    A file that somebody has changed since, as its status on the disk shows, is compared again.
+    """
+
+    tensors: Mapping[str, Tensor]
+    entry: StoredFile | None = None  # once they have been serialized
+    text: str = ""  # the entry, as JSON
+    seen: dict[str, tuple[int, ...]] = field(default_factory=dict)  # the status of files that had the right content
+
+    def serialize(self) -> bytes:
+        """The content of the file."""
+        return safetensors.torch.save({key: tensor.detach().cpu().contiguous().clone() for key, tensor in self.tensors.items()})
+
+    def write(self, folder: Path) -> Path | None:
+        """Write the file into a folder, unless it is there; return it if there was none of its name."""
+        data = None
+        if self.entry is None:
+            data = self.serialize()
+            digest = hashlib.sha256(data).hexdigest()
+            self.entry = StoredFile(f"{digest[:32]}.safetensors", len(data), digest)
+            self.text = encode_json(asdict(self.entry))
+        name = f"{folder}{os.sep}{self.entry.file}"  # quicker than paths, for thousands of files
+        status = _read_status(name)
+        if status is not None and self.seen.get(name) == status:
+            return None
+        file = Path(name)
+        is_there = file.exists()
+        if not is_there or hashlib.sha256(file.read_bytes()).hexdigest() != self.entry.sha256:
+            disk.write_file(file, data or self.serialize(), sync_name=False)
+        status = _read_status(name)
+        if status is not None and time.time_ns() - max(status[-2:]) > UNSETTLED:
+            self.seen[name] = status
+        return None if is_there else file
+
+
+def _read_status(file: str) -> tuple[int, ...] | None:
+    """What changes whenever a file is written or replaced; None if there is none."""
+    try:
+        status = os.lstat(file)
+    except OSError:
+        return None
+    return status.st_mode, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def save(
+    folder: str | os.PathLike[str], body: Mapping[str, Any], files: Mapping[str, Mapping[str, Tensor] | TensorFile]
+) -> None:
     """Replace the content of a folder.
 
     Parameters
@@ -66,11 +130,11 @@ def save(folder: str | os.PathLike[str], body: Mapping[str, Any], files: Mapping
     disk.make_folder(path)
     with lock_folder(path, WAIT, busy):
         disk.remove_leftovers(path, MANIFEST, TENSORS)
-        entries = _write_tensors(path, files)
-        content = {"format": FORMAT, **body, "files": entries}
-        text = json.dumps({"sha256": digest_json(content), "content": content}, indent=1)
+        stored = _write_tensors(path, files)
+        content = encode_json({"format": FORMAT, **body, "files": {name: file.text for name, file in stored.items()}})
+        text = f'{{"sha256": "{hashlib.sha256(content.encode()).hexdigest()}", "content": {content}}}'
         disk.write_file(path / MANIFEST, text.encode())
-        _remove_unlisted(path, {entry["file"] for entry in entries.values()})
+        _remove_unlisted(path, {file.entry.file for file in stored.values() if file.entry is not None})
 
 
 def remove_leftovers(folder: str | os.PathLike[str]) -> None:
@@ -82,29 +146,26 @@ def remove_leftovers(folder: str | os.PathLike[str]) -> None:
 
 
 def _remove_unlisted(path: Path, listed: set[str]) -> None:
-    disk.remove(*(file for file in path.glob(TENSORS) if file.name not in listed), sync_name=False)
+    with disk.explain(path, "read"):
+        unlisted = [name for name in os.listdir(path) if name not in listed and fnmatchcase(name, TENSORS)]
+    disk.remove(*(path / name for name in unlisted), sync_name=False)
 
 
-def _write_tensors(path: Path, files: Mapping[str, Mapping[str, Tensor]]) -> dict[str, dict[str, Any]]:
-    """Write one file for each set of tensors, unless it exists already; return their entries in the manifest."""
-    entries = {}
+def _write_tensors(path: Path, files: Mapping[str, Mapping[str, Tensor] | TensorFile]) -> dict[str, TensorFile]:
+    """Write one file for each set of tensors, unless it exists already; return them."""
+    result = {}
     new: list[Path] = []
     try:
         for name, tensors in files.items():
-            data = safetensors.torch.save({key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()})
-            digest = hashlib.sha256(data).hexdigest()
-            file = path / f"{digest[:32]}.safetensors"
-            if not file.exists():
-                new.append(file)
-            if file in new or hashlib.sha256(file.read_bytes()).hexdigest() != digest:
-                disk.write_file(file, data, sync_name=False)
-            entries[name] = {"file": file.name, "bytes": len(data), "sha256": digest}
+            result[name] = tensors if isinstance(tensors, TensorFile) else TensorFile(tensors)
+            file = result[name].write(path)
+            new += [] if file is None else [file]
         disk.sync_folder(path)
     except BaseException:
         with suppress(SpaceError):
             disk.remove(*new)  # no manifest lists them, and the disk may be full
         raise
-    return entries
+    return result
 
 
 @contextmanager
@@ -172,8 +233,9 @@ def read_manifest(folder: str | os.PathLike[str], kind: type[Body]) -> tuple[Bod
         raise StoreError(f"{manifest} is damaged: it is nested deeper than anything that spacecl writes. {RESTORE}") from None
     if document.get("sha256") != checksum:
         raise StoreError(f"{manifest} was changed after it was written: its checksum does not match. {RESTORE}")
-    if content.get("format") != FORMAT:
-        raise StoreError(f"{manifest} has format {content.get('format')!r}; this version of spacecl reads format {FORMAT}.")
+    if content.get("format") not in READABLE:
+        readable = " and ".join(map(str, READABLE))
+        raise StoreError(f"{manifest} has format {content.get('format')!r}; this version of spacecl reads {readable}.")
     text = json.dumps(content).encode()
     return parse_document(text, kind, manifest), parse_document(text, Listing, manifest).files
 

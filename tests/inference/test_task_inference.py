@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,8 +15,10 @@ from spacecl.data.task_data import Data
 from spacecl.inference.task_inference import (
     CLASSES,
     FEATURES,
+    MAX_ENERGY,
     REJECTION_RATE,
     accept_features,
+    compute_scores,
     estimate_bounds,
     estimate_quantile,
     extract_features,
@@ -449,3 +452,29 @@ def test_a_network_far_more_confident_than_on_its_own_inputs_is_no_evidence():
     plain = score_features(x[:5], signature, None)
     assert torch.allclose(high - plain, torch.full((5,), 3.0, dtype=torch.float64))
     assert bool((usual <= high).all())
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize(("spread", "runs_all"), [(1.0, (True, True)), (20.0, (True, False)), (300.0, (False, False))])
+def test_networks_that_cannot_matter_are_not_run_and_change_no_share(spread, runs_all, together):
+    draw = torch.Generator().manual_seed(0)
+    likelihoods = spread * torch.randn(5, 40, generator=draw, dtype=torch.float64)
+    full = likelihoods + torch.randn(5, 40, generator=draw, dtype=torch.float64).clamp(max=MAX_ENERGY)
+    ran = []
+    scores = compute_scores(likelihoods, lambda number: ran.append(number) or full[:, number], together)
+    assert len(set(ran)) == len(ran)
+    assert (len(ran) == 40) == runs_all[together]
+    expected, found = (rows.sum(0, keepdim=True) if together else rows for rows in (full, scores))
+    assert torch.equal(found.argmax(1), expected.argmax(1))
+    assert float((found.softmax(1) - expected.softmax(1)).abs().max()) < 1e-15
+    if not together:  # rows do not depend on each other
+        pairs = zip(likelihoods.split(1), full.split(1))
+        alone = [compute_scores(row, partial(torch.select, own, 1), together=False) for row, own in pairs]
+        assert torch.equal(torch.cat(alone), scores)
+
+
+def test_all_networks_are_run_if_one_has_no_finite_score():
+    likelihoods = torch.tensor([[0.0, -1000.0, -2000.0]], dtype=torch.float64)
+    full = torch.tensor([[float("nan"), -1001.0, -2001.0]], dtype=torch.float64)
+    assert torch.equal(compute_scores(likelihoods, lambda number: full[:, number], False).isnan(), full.isnan())
+    assert compute_scores(likelihoods, lambda number: full[:, number], False)[0, 2] == -2001.0

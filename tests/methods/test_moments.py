@@ -7,6 +7,10 @@ from models import ConvNet
 from sklearn.covariance import OAS
 from torch import nn
 
+from spacecl import Recipe
+from spacecl.data.task_data import Data
+from spacecl.learning.context import TaskContext
+from spacecl.learning.trainer import Trainer
 from spacecl.methods.space.moments import Moments, collect_statistics, shrink
 from spacecl.structure.trace import trace
 
@@ -126,3 +130,13 @@ def test_examples_that_are_seen_again_are_no_new_ones():
     again = collect_statistics(model, channels.readings, [x, x, x], fabric, distinct=200)
     for place, statistics in once.items():
         assert again[place].independent == pytest.approx(statistics.independent, rel=0.02)
+
+
+def test_large_examples_are_analyzed_in_batches_of_a_training_step():
+    rows = []
+    for size, batch in ((100, 16), (9000, 16), (9000, 300)):
+        x, y = torch.zeros(250, size), torch.arange(250) % 2
+        trainer = Trainer(Fabric(accelerator="cpu", devices=1), Recipe(batch_size=batch))
+        context = TaskContext("one", Data((x, y), "data"), Data((x, y), "data"), 2, trainer)
+        rows.append([len(part) for part in context.examples_of_step(120, x)])
+    assert rows == [[100, 20], [16] * 7 + [8], [100, 20]]

@@ -10,7 +10,8 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from functools import cached_property
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +21,8 @@ from ..structure.blueprint import Blueprint
 from ..structure.channels import Channels
 from ..structure.graph import layer_of
 from ..structure.tensors import Tensors
-from .ownership import CommittedTask, LayerCapacity, Ownership, UnitOwnership, committed_units
+from .ownership import CommittedTask, LayerCapacity, Ownership, UnitOwnership
+from .summary import Summary
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -47,10 +49,18 @@ class Core:
     def channels(self) -> Channels:
         return self.blueprint.channels
 
+    @cached_property
+    def summary(self) -> Summary:
+        """What all tasks together have; where one was committed, it follows from the summary of those before."""
+        summary = Summary.empty(self.channels, self.shared)
+        for task in self.tasks:
+            summary = summary.add(task, self.channels, self.shared)
+        return summary
+
     @property
     def committed_units(self) -> Tensor:
-        """The units that any task has, as a boolean for every unit."""
-        return committed_units(self.channels, self.tasks)
+        """The units that any task has, as a boolean for every unit; not to be changed."""
+        return self.summary.units
 
     @property
     def prunable_weights(self) -> set[str]:
@@ -91,7 +101,7 @@ class Core:
 
     def used_positions(self, name: str) -> Tensor:
         """True at the positions of a shared weight that any task's network has."""
-        return self.ownership.used_positions(name, self.channels, self.tasks)
+        return self.ownership.used_positions(name, self.summary.positions[name])
 
     def frozen_positions(self, freeze: Literal["subnet", "filters"]) -> Tensors:
         """The positions of shared weights that may not change, for every weight.
@@ -118,8 +128,7 @@ class Core:
                 if name in self.shared and (self.tasks or units is not None):
                     positions = self.used_positions(name)
                     used += int((positions if units is None else positions | self.channels.mask(name, units)).sum())
-                private = (task.private[name] for task in self.tasks if name in task.private)
-                used += sum(tensor.numel() for tensor in _drop_duplicates(private))
+                used += self.summary.private.get(name, 0)
                 if units is not None and name in self.channels.private:
                     used += math.prod(self.channels.narrowed_shape(name, units))
         return used / full
@@ -153,16 +162,15 @@ class Core:
         tensors = self.blueprint.initial_tensors(classes)
         if not self.tasks:
             return tensors
-        channels = self.channels
-        for task in self.tasks:
-            norms = {n: t for n, t in task.private.items() if not channels.is_head(n) and t.is_floating_point()}
-            tensors |= channels.scatter(norms, task.units, {name: tensors[name] for name in norms})
+        channels, norms = self.channels, self.summary.norms
+        tensors |= {name: torch.where(known, tensor, tensors[name]) for name, (tensor, known) in norms.items()}
         untrained = self.blueprint.frozen  # begins as given where it is free, since it cannot learn
         for name, shared in self.shared.items():
             if name in untrained:
                 known = self.used_positions(name)
             else:
-                known = self.ownership.initial_positions(name, channels, self.tasks)
+                covered = self.summary.positions[name]
+                known = self.ownership.initial_positions(name, channels, self.committed_units, covered)
             tensors[name] = torch.where(known, shared, tensors[name])
         return tensors
 
@@ -177,12 +185,16 @@ class Core:
         shared = {n: torch.where(frozen[n], self.shared[n], t) if n in frozen else t for n, t in written.items()}
         ownership = self.ownership.claim(len(self.tasks), claims or {})
         private = {name: small[name] for name in sorted(self.channels.private)}
-        task = CommittedTask(units.clone(), private)
-        core = replace(self, shared=shared, tasks=(*self.tasks, task), ownership=ownership)
+        core = self.add(CommittedTask(units.clone(), private), shared=shared, ownership=ownership)
         if claims is None:
             return core
         used = {name: core.used_positions(name) for name in shared}  # zero where no task has claimed a weight
-        return replace(core, shared={name: torch.where(used[name], t, torch.zeros_like(t)) for name, t in shared.items()})
+        shared = {name: torch.where(used[name], tensor, torch.zeros_like(tensor)) for name, tensor in shared.items()}
+        return core._with_summary(core.summary, shared=shared)
+
+    def add(self, task: CommittedTask, **changes: Any) -> Core:
+        """The core with one more task, and with some fields changed in a way that leaves earlier tasks what they are."""
+        return self._with_summary(self.summary.add(task, self.channels, self.shared), tasks=(*self.tasks, task), **changes)
 
     def replace_weights(self, tensors: Mapping[str, Tensor], joint: bool = False) -> Core:
         """A core with one more task in which all networks have these full-width weights: those of earlier tasks change.
@@ -207,11 +219,17 @@ class Core:
 
     def with_signature(self, signature: Tensors) -> Core:
         """The same core, with a signature for the last task."""
-        return replace(self, tasks=(*self.tasks[:-1], replace(self.tasks[-1], signature=signature)))
+        return self._with_summary(self.summary, tasks=(*self.tasks[:-1], replace(self.tasks[-1], signature=signature)))
 
     def with_scaling(self, scaling: Scaling | None) -> Core:
         """The same core, with the scaling of the last task's values."""
-        return replace(self, tasks=(*self.tasks[:-1], replace(self.tasks[-1], scaling=scaling)))
+        return self._with_summary(self.summary, tasks=(*self.tasks[:-1], replace(self.tasks[-1], scaling=scaling)))
+
+    def _with_summary(self, summary: Summary, **changes: Any) -> Core:
+        """The core with some changes, and the summary that belongs to it: nothing else need be computed from all tasks."""
+        core = replace(self, **changes)
+        core.__dict__["summary"] = summary  # where cached_property keeps it
+        return core
 
 
 def scale_head(tensors: Mapping[str, Tensor], head: str, scaling: Scaling) -> Tensors:
@@ -231,15 +249,7 @@ def digest_tensors(tensors: Mapping[str, Tensor]) -> str:
     """SHA-256 over names, types, shapes and bytes of tensors."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
-        tensor = tensors[name].detach().cpu().contiguous()
+        tensor = tensors[name].detach().cpu()
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _drop_duplicates(tensors: Iterable[Tensor]) -> list[Tensor]:
-    distinct: list[Tensor] = []
-    for tensor in tensors:
-        if not any(torch.equal(tensor, other) for other in distinct):
-            distinct.append(tensor)
-    return distinct

@@ -30,6 +30,7 @@ from .quality import SAMPLES, Examples, Sampled, describe_weakness
 from .queries import Queries
 from .recipe import SPEED_ONLY, Recipe
 from .record import TaskRecord
+from .seal import extend_seal, has_seal, make_seal
 from .state import State
 from .trainer import Trainer, evaluate
 
@@ -109,7 +110,9 @@ def learn_task(
         records = {name: replace(old, digest=core.digest(n)) for n, (name, old) in enumerate(records.items())}
     data = {**state.data, task.name: (train, valid)} if state.method.needs_data else state.data
     objectives = {**state.objectives, task.name: objective}
-    new = replace(state, core=core, records=records, data=data, objectives=objectives).with_networks_of(state)
+    known = None if state.seal is None or core.channels is not state.core.channels else state.seal
+    seal = None if state.method.forgets else make_seal(core) if known is None else extend_seal(known, core)
+    new = replace(state, core=core, records=records, data=data, objectives=objectives, seal=seal).with_networks_of(state)
     new.networks[task.name] = network
     return new
 
@@ -142,7 +145,9 @@ def _check_learned(state: State, learned: Learned) -> None:
             f"{name}.learn() returned a core of {len(learned.core.tasks)} tasks instead of {number + 1}. "
             "Return what core.commit() or core.replace_weights() returns."
         )
-    records = enumerate(() if state.method.forgets else state.records.values())
+    if state.method.forgets or (state.seal is not None and has_seal(learned.core, state.seal, state.core)):
+        return
+    records = enumerate(state.records.values())
     changed = [repr(record.name) for number, record in records if learned.core.digest(number) != record.digest]
     if changed:
         raise TrainingError(

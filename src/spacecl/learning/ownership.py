@@ -54,11 +54,17 @@ class Ownership(Protocol):
     def view(self, shared: Mapping[str, Tensor], number: int) -> Tensors:
         """Shared weights as a task's network has them, at full width."""
 
-    def used_positions(self, name: str, channels: Channels, tasks: Sequence[CommittedTask]) -> Tensor:
-        """True at the positions of a shared weight that any task's network has."""
+    def used_positions(self, name: str, covered: Tensor) -> Tensor:
+        """True at the positions of a shared weight that any task's network has; `covered` are those between their units."""
 
-    def initial_positions(self, name: str, channels: Channels, tasks: Sequence[CommittedTask]) -> Tensor:
-        """True where a new task begins with the core's values of a shared weight, which are zero where they are free."""
+    def keep_first(self, count: int) -> Ownership:
+        """The ownership as the first tasks know it, without what later ones have claimed."""
+
+    def initial_positions(self, name: str, channels: Channels, units: Tensor, covered: Tensor) -> Tensor:
+        """True where a new task begins with the core's values of a shared weight, which are zero where they are free.
+
+        `units` are those that any task has, and `covered` is as for `used_positions`.
+        """
 
     def claim(self, number: int, positions: Mapping[str, Tensor]) -> Ownership:
         """The ownership after a task has claimed positions of some weights."""
@@ -81,17 +87,14 @@ class UnitOwnership:
     def view(self, shared: Mapping[str, Tensor], number: int) -> Tensors:
         return dict(shared)
 
-    def used_positions(self, name: str, channels: Channels, tasks: Sequence[CommittedTask]) -> Tensor:
-        used = torch.zeros(channels.shapes[name], dtype=torch.bool)
-        distinct: list[Tensor] = []
-        for task in tasks:
-            if name not in task.private and not any(torch.equal(task.units, other) for other in distinct):
-                used |= channels.mask(name, task.units)
-                distinct.append(task.units)
-        return used
+    def used_positions(self, name: str, covered: Tensor) -> Tensor:
+        return covered
 
-    def initial_positions(self, name: str, channels: Channels, tasks: Sequence[CommittedTask]) -> Tensor:
-        return channels.filter_mask(name, committed_units(channels, tasks), unprunable=True)
+    def keep_first(self, count: int) -> UnitOwnership:
+        return self
+
+    def initial_positions(self, name: str, channels: Channels, units: Tensor, covered: Tensor) -> Tensor:
+        return channels.filter_mask(name, units, unprunable=True)
 
     def claim(self, number: int, positions: Mapping[str, Tensor]) -> UnitOwnership:
         return self  # the units of the task say it all
@@ -125,11 +128,14 @@ class WeightOwnership:
             name: torch.where(self.owners[name] <= number, tensor, torch.zeros_like(tensor)) for name, tensor in shared.items()
         }
 
-    def used_positions(self, name: str, channels: Channels, tasks: Sequence[CommittedTask]) -> Tensor:
+    def used_positions(self, name: str, covered: Tensor) -> Tensor:
         return self.owners[name] < FREE
 
-    def initial_positions(self, name: str, channels: Channels, tasks: Sequence[CommittedTask]) -> Tensor:
-        return self.used_positions(name, channels, tasks)
+    def initial_positions(self, name: str, channels: Channels, units: Tensor, covered: Tensor) -> Tensor:
+        return self.used_positions(name, covered)
+
+    def keep_first(self, count: int) -> WeightOwnership:
+        return WeightOwnership({name: owner.masked_fill(owner >= count, FREE) for name, owner in self.owners.items()})
 
     def claim(self, number: int, positions: Mapping[str, Tensor]) -> WeightOwnership:
         owners = dict(self.owners)
@@ -167,11 +173,14 @@ class SubnetOwnership:
             for name, tensor in shared.items()
         }
 
-    def used_positions(self, name: str, channels: Channels, tasks: Sequence[CommittedTask]) -> Tensor:
-        return self._unite(name, channels, len(tasks))
+    def used_positions(self, name: str, covered: Tensor) -> Tensor:
+        return self._unite(name, covered.shape)
 
-    def initial_positions(self, name: str, channels: Channels, tasks: Sequence[CommittedTask]) -> Tensor:
-        return self.used_positions(name, channels, tasks)
+    def initial_positions(self, name: str, channels: Channels, units: Tensor, covered: Tensor) -> Tensor:
+        return self.used_positions(name, covered)
+
+    def keep_first(self, count: int) -> SubnetOwnership:
+        return SubnetOwnership({name: rows[:count] for name, rows in self.selected.items()})
 
     def claim(self, number: int, positions: Mapping[str, Tensor]) -> SubnetOwnership:
         rows = {name: pack_bits(mask)[None] for name, mask in positions.items()}
@@ -181,15 +190,16 @@ class SubnetOwnership:
         layers: dict[str, LayerCapacity] = {}
         for name in self.selected:
             layer = layers.setdefault(module_of(name) or name, LayerCapacity(of=0, taken=0, last=0))
-            now, before = (int(self._unite(name, channels, count).sum()) for count in (len(tasks), len(tasks) - 1))
-            layer["of"] += math.prod(channels.shapes[name])
+            shape = channels.shapes[name]
+            now, before = (int(self._unite(name, shape, count).sum()) for count in (len(tasks), len(tasks) - 1))
+            layer["of"] += math.prod(shape)
             layer["taken"] += now
             layer["last"] += now - before
         return layers
 
-    def _unite(self, name: str, channels: Channels, count: int) -> Tensor:
-        """True at the positions of a weight that any of the first tasks has selected."""
-        return unpack_bits(torch.from_numpy(np.bitwise_or.reduce(self.selected[name][:count].numpy())), channels.shapes[name])
+    def _unite(self, name: str, shape: Sequence[int], count: int | None = None) -> Tensor:
+        """True at the positions of a weight that any task has selected, or any of the first `count`."""
+        return unpack_bits(torch.from_numpy(np.bitwise_or.reduce(self.selected[name][:count].numpy())), shape)
 
 
 def pack_bits(mask: Tensor) -> Tensor:

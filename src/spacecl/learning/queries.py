@@ -11,9 +11,19 @@ from torch import Tensor, nn
 from ..data.images import Preprocessing
 from ..data.query_inputs import Query, read_batches, read_query
 from ..errors import DataError, TaskError, first_line
-from ..inference.task_inference import Identified, Predictions, accept_features, extract_features, score_features
+from ..inference.task_inference import (
+    Identified,
+    Predictions,
+    accept_features,
+    add_confidence,
+    compare_features,
+    compute_scores,
+    extract_features,
+    score_features,
+)
 from ..structure.calling import Inputs, count_rows, list_tensors, select_rows, split_rows
 from ..structure.memory_format import run_model
+from ..structure.tensors import Tensors
 from .objective import ANSWERS
 from .state import State
 
@@ -95,10 +105,18 @@ class Queries:
         if not count_rows(x):
             return Identified((), torch.zeros(0, len(self.state.records)))
         names = list(self.state.records)
-        features = extract_features(x)
-        scores = self._score(x, names, features)
-        accepted = torch.stack([accept_features(features, task.signature) for task in self.state.core.tasks], 1)
+        features, signatures = extract_features(x), self._signatures(names)
+        compared = [compare_features(features, signature) for signature in signatures]
+        scores, accepted = (torch.stack(columns, 1) for columns in zip(*compared))
         known = accepted.any(1) & torch.isfinite(scores).all(1)
+        if bool(known.any()) and not self.state.method.forgets:  # outputs are those at the time of learning
+            likelihoods = scores[known]
+
+            def score(number: int) -> Tensor:
+                return add_confidence(likelihoods[:, number], signatures[number], self._energy(x, names[number])[known])
+
+            scores[known] = compute_scores(likelihoods, score, together)
+            known &= torch.isfinite(scores).all(1)
         scores = scores.masked_fill(~known[:, None], 0.0)
         if together:  # rows that belong to no task do not count, unless they are the majority
             known = (known.float().mean() >= 0.5).expand(count_rows(x))
@@ -125,17 +143,19 @@ class Queries:
     def _score(self, x: Inputs, names: Sequence[str], features: Tensor) -> Tensor:
         if not names:
             raise TaskError("No task has been learned yet, so none can be scored.")
-        numbers = [self.state.number(name) for name in names]
-        signatures = [self.state.core.tasks[number].signature for number in numbers]
+        energies = (None if self.state.method.forgets else self._energy(x, name) for name in names)
+        return torch.stack([score_features(features, *pair) for pair in zip(self._signatures(names), energies)], 1)
+
+    def _signatures(self, names: Sequence[str]) -> list[Tensors]:
+        signatures = [self.state.core.tasks[self.state.number(name)].signature for name in names]
         missing = [name for name, signature in zip(names, signatures) if not signature]
         if missing:
             raise TaskError(
                 f"Task {missing[0]!r} has no signature of its inputs: an older version of spacecl learned it, or they were not "
                 "finite. Give the task's name."
             )
-        scores = []
-        for name, signature in zip(names, signatures):
-            changed = self.state.method.forgets  # then outputs are not comparable with those at the time of learning
-            answers = ANSWERS[self.state.records[name].target_kind]
-            scores.append(score_features(features, signature, None if changed else answers.energy(self.logits(x, name))))
-        return torch.stack(scores, 1)
+        return signatures
+
+    def _energy(self, x: Inputs, name: str) -> Tensor:
+        """How confident a task's network is of its outputs for each row."""
+        return ANSWERS[self.state.records[name].target_kind].energy(self.logits(x, name))

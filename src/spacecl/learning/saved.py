@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from ..data.images import Preprocessing
 from ..data.targets import Scaling
-from ..documents import RESTORE
+from ..documents import RESTORE, Json, encode_json
 from ..errors import DataError, SpaceError, StoreError
 from ..inference.task_inference import find_signature_problems
+from ..store import TensorFile
 from ..structure.blueprint import rebuild
 from ..structure.calling import Inputs, list_tensors
 from ..structure.owners import RULES
@@ -25,6 +26,8 @@ from .core import Core
 from .growth import resize
 from .ownership import CommittedTask, Ownership, SubnetOwnership, UnitOwnership, WeightOwnership
 from .record import TaskRecord
+
+ABOUT = "."  # the names of what is stored of a task beside its private tensors begin with it, as no name of theirs can
 
 
 @dataclass(frozen=True)
@@ -60,9 +63,38 @@ class SavedLearner:
             raise DataError(f"two tasks have the same name in {names}.")
 
 
-def to_files(core: Core, records: Iterable[TaskRecord]) -> tuple[dict[str, Any], dict[str, Tensors]]:
-    """A core and the records of its tasks: a body for the manifest, and one set of shared and one of each task's tensors."""
+@dataclass(frozen=True, eq=False)
+class SavedTask:
+    """A task as a saved learner has it. It is made once: what a task is never changes, and saving it again costs nothing."""
+
+    task: CommittedTask
+    record: TaskRecord
+    file: TensorFile
+    text: Json  # the record
+
+    @staticmethod
+    def of(task: CommittedTask, record: TaskRecord) -> SavedTask:
+        about = {"units": task.units} | {f"signature.{name}": tensor for name, tensor in task.signature.items()}
+        if task.scaling is not None:
+            about |= {"scaling.mean": task.scaling.mean, "scaling.scale": task.scaling.scale}
+        tensors = {**task.private, **{f"{ABOUT}{name}": tensor for name, tensor in about.items()}}
+        return SavedTask(task, record, TensorFile(tensors), encode_json(record.to_json()))
+
+
+def to_files(
+    core: Core, records: Mapping[str, TaskRecord], known: dict[str, SavedTask]
+) -> tuple[dict[str, Any], dict[str, Tensors | TensorFile]]:
+    """A core and the records of its tasks: a body for the manifest, and one set of shared and one of each task's tensors.
+
+    `known` has tasks that were saved before, by their names; those that it lacks are added.
+    """
     blueprint = core.blueprint
+    tasks = []
+    for task, record in zip(core.tasks, records.values()):
+        saved = known.get(record.name)
+        if saved is None or saved.task is not task or saved.record is not record:
+            saved = known[record.name] = SavedTask.of(task, record)
+        tasks.append(saved)
     body = {
         "torch": torch.__version__,
         "head": blueprint.head,
@@ -72,7 +104,7 @@ def to_files(core: Core, records: Iterable[TaskRecord]) -> tuple[dict[str, Any],
         "rules": core.blueprint.rules,
         "operations": list(core.channels.operations),
         "tensors": _describe_tensors(blueprint.module),
-        "tasks": [record.to_json() for record in records],
+        "tasks": [saved.text for saved in tasks],
         "pretrained": blueprint.pretrained,
         "given": bool(blueprint.known_units.any()) and not blueprint.pretrained,
     }
@@ -83,13 +115,8 @@ def to_files(core: Core, records: Iterable[TaskRecord]) -> tuple[dict[str, Any],
     shared |= {f"given.{name}": initial[name] for name in given - core.channels.heads}
     shared |= core.ownership.masks
     shared |= {f"memory.{name}": tensor for name, tensor in core.memory.items()}
-    for number, task in enumerate(core.tasks):
-        shared[f"keep.{number}"] = task.units
-        shared |= {f"signature.{number}.{name}": tensor for name, tensor in task.signature.items()}
-        if task.scaling is not None:
-            shared |= {f"scaling.{number}.mean": task.scaling.mean, f"scaling.{number}.scale": task.scaling.scale}
-    private = {f"task {number}": task.private for number, task in enumerate(core.tasks)}
-    return body, {"core": shared | _name_example(blueprint.example), **private}
+    files = {f"task {number}": saved.file for number, saved in enumerate(tasks)}
+    return body, {"core": shared | _name_example(blueprint.example), **files}
 
 
 def _add_given_values(core: Core) -> Tensors:
@@ -112,7 +139,8 @@ def _restore_given_values(core: Core) -> Core:
 
 def _partly_free(core: Core) -> list[str]:
     """Names of the weights that later tasks may take positions of; tasks that have weights of their own leave none."""
-    return [name for name in core.shared if not any(name in task.private for task in core.tasks)]
+    own = set().union(*(task.private for task in core.tasks))
+    return [name for name in core.shared if name not in own]
 
 
 def from_files(
@@ -126,11 +154,13 @@ def from_files(
     if len(sizes) == len(units) and any(now > then for now, then in zip(sizes, units)):
         raise StoreError(f"{folder} was saved from a network with fewer channels than this one. Use Learner.load.")
     tensors = _get_file(files, "core", folder)
-    numbers, masks = range(len(body.tasks)), select_prefix(tensors, "keep")
+    parts = _split_tasks(files, len(body.tasks), folder)
     problems = [f"{name} is missing" for name in core.shared if f"core.{name}" not in tensors]
-    problems += [f"keep.{number} is missing" for number in numbers if str(number) not in masks]
-    for name, mask in masks.items():
-        problems += _compare(f"keep.{name}", mask, torch.bool, (sum(units),))
+    for order, (_, about) in enumerate(parts):
+        if "units" in about:
+            problems += _compare(f"task {order}, units", about["units"], torch.bool, (sum(units),))
+        else:
+            problems.append(f"task {order} lacks its units")
     _refuse(problems, folder)
     if sizes != units and len(sizes) == len(units):  # the network had grown
         try:
@@ -145,12 +175,12 @@ def from_files(
         )
     tasks = [
         CommittedTask(
-            units=masks[str(number)],
-            private=_get_file(files, f"task {number}", folder),
-            signature=select_prefix(tensors, f"signature.{number}"),
-            scaling=_read_scaling(select_prefix(tensors, f"scaling.{number}"), body.tasks[number], folder),
+            units=about["units"],
+            private=private,
+            signature=select_prefix(about, "signature"),
+            scaling=_read_scaling(select_prefix(about, "scaling"), record, folder),
         )
-        for number in numbers
+        for (private, about), record in zip(parts, body.tasks)
     ]
     core = replace(
         core,
@@ -174,6 +204,28 @@ def _read_ownership(tensors: Tensors) -> Ownership:
     if selected:
         return SubnetOwnership(selected)
     return WeightOwnership(owners) if owners else UnitOwnership()
+
+
+def _split_tasks(files: Mapping[str, Tensors], count: int, folder: object) -> list[tuple[Tensors, Tensors]]:
+    """For every task, its private tensors, and by shorter names what else is stored of it: units, signature and scaling."""
+    former: dict[str, Tensors] = {}  # in format 2, the core's file had the latter
+    for key, tensor in _get_file(files, "core", folder).items():
+        what, _, rest = key.partition(".")
+        owner, _, name = rest.partition(".")
+        if what == "keep":
+            former.setdefault(rest, {})["units"] = tensor
+        elif what in ("signature", "scaling"):
+            former.setdefault(owner, {})[f"{what}.{name}"] = tensor
+    parts = []
+    for number in range(count):
+        private, about = {}, dict(former.get(str(number), {}))
+        for name, tensor in _get_file(files, f"task {number}", folder).items():
+            if name.startswith(ABOUT):
+                about[name.removeprefix(ABOUT)] = tensor
+            else:
+                private[name] = tensor
+        parts.append((private, about))
+    return parts
 
 
 def _read_scaling(tensors: Tensors, record: TaskRecord, folder: object) -> Scaling | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import nn
@@ -16,6 +17,8 @@ from .core import Core
 from .method import Method
 from .objective import Objective
 from .record import TaskRecord
+from .saved import SavedTask
+from .seal import Seal
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,14 +34,20 @@ class State:
     records: Mapping[str, TaskRecord] = field(default_factory=dict)  # in the order of learning
     data: Mapping[str, tuple[Data, Data]] = field(default_factory=dict)  # of learned tasks, for a method that needs them
     objectives: Mapping[str, Objective] = field(default_factory=dict)  # of tasks whose data this process has seen
+    seal: Seal | None = None  # of all tasks; None if it has not been made, or if learning changes earlier tasks
     # Built on demand from this core, and gone with it: `dataclasses.replace` begins with none.
     networks: dict[str, nn.Module] = field(default_factory=dict, init=False)
+    saved: dict[str, SavedTask] = field(default_factory=dict, init=False)
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.records)}
 
     def number(self, task: str) -> int:
         """The place of a task in the order of learning."""
         if not isinstance(task, str) or task not in self.records:
             raise TaskError(f"No such task: {show(task)}. {self.list_tasks()}")
-        return list(self.records).index(task)
+        return self._numbers[task]
 
     def list_tasks(self) -> str:
         """A sentence that names the tasks, for error messages."""
@@ -57,7 +66,11 @@ class State:
         return self.objectives.get(task, Objective(targets, self.core.tasks[number].scaling))
 
     def with_networks_of(self, other: State) -> State:
-        """Take over the networks of another state that are the same to the bit, by their digests; returns this state."""
+        """Take over the networks of another state that are the same to the bit, by their digests, and what is saved of them.
+
+        Returns this state.
+        """
+        self.saved.update(other.saved)  # whoever reads them compares the tasks
         for name, network in dict(other.networks).items():
             if name in self.records and self.records[name].digest == other.records[name].digest:
                 self.networks[name] = network

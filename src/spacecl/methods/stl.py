@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import ClassVar
 
 from ..data.targets import TARGET_KINDS, TargetKind
@@ -30,10 +29,9 @@ class STL(Method):
         module = blueprint.build(initial | blueprint.new_head(blueprint.tensors(), task.classes))
         history = task.trainer.fit(module, task.train, task.valid)
         committed = CommittedTask(channels.all_units(), private=blueprint.extract_tensors(module))
-        core = replace(
-            core,
+        core = core.add(
+            committed,
             shared={name: initial[name] for name in core.shared},
             memory={name: initial[name] for name in sorted(channels.private - channels.heads)},
-            tasks=(*core.tasks, committed),
         )
         return Learned(core, history)

@@ -218,15 +218,17 @@ class SPACE(Method):
         search = Search(self, wide, task, network, home=core)
         choice = search.choose()
         small = search.narrow(choice.units)
-        predicted = search.held_out.compare(small)
+        held_out = search.held_out
+        predicted = held_out.compare(small)
+        del search  # and its moments, which take more memory than the network, before the network is trained again
         seconds = {"analyse": time.perf_counter() - started}
         history += self._retrain(wide, small, choice.units, task, network)
-        reached = search.held_out.compare(small)
+        reached = held_out.compare(small)
         core = commit_into(core, wide, core.blueprint.extract_tensors(small), choice.units)
         target = Target(
             asked=choice.asked,
             level=choice.level,
-            examples=search.held_out.examples,
+            examples=held_out.examples,
             predicted=predicted,
             reached=reached,
         )

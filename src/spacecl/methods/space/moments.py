@@ -234,25 +234,36 @@ def collect_statistics(
     watch = _Watch(watched, gradients is not None)
     with torch.set_grad_enabled(gradients is not None):
         for batch in batches:
-            watch.examples, watch.seen = count_rows(batch), []
+            watch.examples = count_rows(batch)
             examples += watch.examples
             with watch:
                 outputs = run_model(module, batch)
             if gradients is not None and watch.seen:
-                slope = objective.sample_gradient(outputs, gradients, _SMOOTHING)
-                tensors = torch.autograd.grad(outputs, [x for _, x in watch.seen], slope, allow_unused=True)
-                for (place, _), tensor in zip(watch.seen, tensors):
-                    for rows in rows_at(place, tensor).float().split(_ROWS) if tensor is not None else ():
-                        seconds[place] += (rows.mT @ rows).cpu()
+                _add_gradients(seconds, watch.seen, outputs, objective.sample_gradient(outputs, gradients, _SMOOTHING))
+            del outputs  # and what it was computed from, before the next batch
     module.train(training)
     examples = all_sum(fabric, examples)
     result = {}
-    for place, moments in moments_at.items():
+    watched.clear()
+    for place in list(moments_at):
+        moments = moments_at.pop(place)  # what is summed up is freed place by place: wide layers have large matrices
         if fabric.world_size > 1:
             moments.reduce(fabric)
         repeated = max(1.0, float(examples) / distinct) if distinct else 1.0
         independent = moments.independent / repeated
         covariance = shrink(moments.covariance, independent) if shrinkage else moments.covariance
-        gradient = all_sum(fabric, seconds[place]) / float(examples) if gradients is not None else None
+        gradient = all_sum(fabric, seconds.pop(place)).div_(float(examples)) if gradients is not None else None
         result[place] = Statistics(moments.count, independent, moments.mean, covariance, gradient)
     return result
+
+
+def _add_gradients(seconds: Mapping[Place, Tensor], seen: list[tuple[Place, Tensor]], outputs: Tensor, slope: Tensor) -> None:
+    """Add the second moments of the gradients of what was seen of a batch, which is forgotten then."""
+    places, activations = zip(*seen)
+    tensors = list(torch.autograd.grad(outputs, activations, slope, allow_unused=True))
+    seen.clear()
+    del activations
+    for place in places:
+        tensor = tensors.pop(0)
+        for rows in rows_at(place, tensor).float().split(_ROWS) if tensor is not None else ():
+            seconds[place] += (rows.mT @ rows).cpu()

@@ -238,7 +238,7 @@ class Search:
         masked = self.core.blueprint.build(tensors)
         reestimate_norms(masked, task)
         generator = torch.Generator().manual_seed(task.trainer.seed)
-        examples = task.examples(_WORTH_EXAMPLES)
+        examples = task.examples_of_step(_WORTH_EXAMPLES, self.core.blueprint.example)
         statistics = collect_statistics(
             masked, channels.readings, examples, task.trainer.fabric, gradients=generator, objective=task.objective
         )
@@ -290,7 +290,7 @@ class Search:
         statistics = collect_statistics(
             self.network,
             places,
-            task.examples(samples),
+            task.examples_of_step(samples, self.core.blueprint.example),
             task.trainer.fabric,
             shrinkage=method.shrinkage,
             distinct=len(self.examples),
