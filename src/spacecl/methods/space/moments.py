@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -153,14 +155,14 @@ def shrink(covariance: Tensor, samples: float) -> Tensor:
 class _Watch(TorchFunctionMode):
     """Passes the input or output of every watched layer to its moments, whichever module calls it.
 
-    With `gradients` it collects these tensors in `seen`, to be differentiated by; a tensor that two layers read is two there.
+    Gradients by these tensors, as they come in a backward pass, are added to `seconds` if it has the place; a tensor that two
+    layers read is two there.
     """
 
-    def __init__(self, watched: Mapping[int, Sequence[tuple[Place, Moments]]], gradients: bool):
+    def __init__(self, watched: Mapping[int, Sequence[tuple[Place, Moments]]], seconds: Mapping[Place, Tensor]):
         super().__init__()
-        self.watched, self.gradients = watched, gradients
+        self.watched, self.seconds = watched, seconds
         self.examples = 0
-        self.seen: list[tuple[Place, Tensor]] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -180,13 +182,13 @@ class _Watch(TorchFunctionMode):
             examples = self.examples if activation.shape[0] % self.examples == 0 else None
             rows = rows_at(place, activation)
             moments.update(rows, examples or len(rows), len(place.columns) if examples else 1)
-            if self.gradients:
-                self.seen.append((place, activation))
+            if place in self.seconds:
+                activation.register_hook(partial(_add_gradient, self.seconds[place], place))
         return result
 
     def _separate(self, x: Tensor) -> Tensor:
         """The same values as a tensor of its own, which gradients can be asked for."""
-        if not self.gradients:
+        if not self.seconds:
             return x
         return x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
 
@@ -231,15 +233,15 @@ def collect_statistics(
         watched.setdefault(id(parameters[place.weight]), []).append((place, moments))
     training, examples = module.training, torch.zeros((), dtype=torch.float64)
     module.eval()
-    watch = _Watch(watched, gradients is not None)
-    with torch.set_grad_enabled(gradients is not None):
+    watch = _Watch(watched, seconds)
+    with torch.set_grad_enabled(gradients is not None), _frozen(module):
         for batch in batches:
             watch.examples = count_rows(batch)
             examples += watch.examples
             with watch:
                 outputs = run_model(module, batch)
-            if gradients is not None and watch.seen:
-                _add_gradients(seconds, watch.seen, outputs, objective.sample_gradient(outputs, gradients, _SMOOTHING))
+            if gradients is not None and outputs.requires_grad:
+                outputs.backward(objective.sample_gradient(outputs, gradients, _SMOOTHING))
             del outputs  # and what it was computed from, before the next batch
     module.train(training)
     examples = all_sum(fabric, examples)
@@ -257,13 +259,20 @@ def collect_statistics(
     return result
 
 
-def _add_gradients(seconds: Mapping[Place, Tensor], seen: list[tuple[Place, Tensor]], outputs: Tensor, slope: Tensor) -> None:
-    """Add the second moments of the gradients of what was seen of a batch, which is forgotten then."""
-    places, activations = zip(*seen)
-    tensors = list(torch.autograd.grad(outputs, activations, slope, allow_unused=True))
-    seen.clear()
-    del activations
-    for place in places:
-        tensor = tensors.pop(0)
-        for rows in rows_at(place, tensor).float().split(_ROWS) if tensor is not None else ():
-            seconds[place] += (rows.mT @ rows).cpu()
+@contextmanager
+def _frozen(module: nn.Module) -> Iterator[None]:
+    """Ask for no gradients by a module's parameters: a backward pass then ends at the first activations that are watched."""
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    for parameter in trained:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in trained:
+            parameter.requires_grad_()
+
+
+def _add_gradient(second: Tensor, place: Place, gradient: Tensor) -> None:
+    """Add the second moment of the gradients of an activation, while they are there: never those of a whole network at once."""
+    for rows in rows_at(place, gradient).float().split(_ROWS):
+        second += (rows.mT @ rows).cpu()
