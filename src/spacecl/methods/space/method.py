@@ -275,10 +275,12 @@ class SPACE(Method):
         channels, initial = core.channels, core.initial_tensors(task.classes)
         units = self._trainable_units(core)
         module = core.blueprint.build(channels.gather(initial, units))
+        all_trained = bool(units.all())
+        dead = {} if all_trained else {n: t if n in channels.private else torch.zeros_like(t) for n, t in initial.items()}
+        del initial  # of the size of the network, like much else while it is trained
         frozen = channels.gather(core.frozen_positions(self.freeze), units)
         history = task.trainer.fit(module, task.train, task.valid, phase="train", freeze=frozen)
-        if not bool(units.all()):  # the other channels are dead
-            dead = {name: tensor if name in channels.private else torch.zeros_like(tensor) for name, tensor in initial.items()}
+        if not all_trained:  # the other channels are dead
             module = core.blueprint.build(channels.scatter(core.blueprint.extract_tensors(module), units, dead))
         return module, history
 
