@@ -81,7 +81,7 @@ def _declare(parser: argparse.ArgumentParser) -> None:
 
 def run_command(options: argparse.Namespace) -> int:
     from ..errors import ConfigError
-    from ..runs import processes, run
+    from ..runs import processes, ranks, run
     from ..runs import run_folder as folder
     from ..runs.config import Config
     from ..runs.resolve import resolve
@@ -99,7 +99,7 @@ def run_command(options: argparse.Namespace) -> int:
     config = resolve(settings, options.data)
     out = options.out or folder.choose_folder(config)
     devices = processes.count_devices(options.devices, config.device)
-    if devices > 1 and not processes.is_started_by_torchrun():
+    if devices > 1 and not ranks.has_rank():
         return processes.start_processes(devices, options.arguments)
     try:
         result = run.run(
@@ -112,10 +112,10 @@ def run_command(options: argparse.Namespace) -> int:
             print_line=lambda text: print(text, flush=True),
         )
     except KeyboardInterrupt:
-        if processes.is_first():
+        if ranks.is_first():
             print(f"\n{folder.format_interrupted(out)}", file=sys.stderr)
         return 130
-    if not processes.is_first():
+    if not ranks.is_first():
         return 0
     console().print(make_table(result))
     print(f"All results are in {out}/result.json, the network is in {out}/model.")

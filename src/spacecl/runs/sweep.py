@@ -15,7 +15,7 @@ from .config import Config
 from .events import EVENTS, TasksDone, read_events
 from .executors import Job, Outcome, run_locally, run_on_ray
 from .measure_run import has_measurements, measure_run
-from .processes import count_cores
+from .resources import count_cores
 from .result import read_result
 from .run_folder import lock_run, refuse_code
 
