@@ -1,5 +1,6 @@
 """Commands in processes of their own that tests watch, kill and resume."""
 
+import contextlib
 import json
 import os
 import signal
@@ -7,6 +8,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+
+import pytest
 
 SPACECL = [sys.executable, "-m", "spacecl"]
 RUN = ["run", "permuted-digits", "--tasks", "2", "--limit", "60", "--epochs", "40", "--retrain-epochs", "20"]
@@ -22,7 +25,7 @@ def start(command, out, *more, **variables) -> subprocess.Popen:
 
 
 def finish(process: subprocess.Popen, code: int = 0) -> tuple[str, str]:
-    out, err = process.communicate(timeout=180)
+    out, err = process.communicate(timeout=900)
     assert process.returncode == code, f"{out}\n{err}"
     return out, err
 
@@ -41,11 +44,11 @@ def list_epochs(folder: Path) -> list[dict]:
 
 
 def wait_for_epochs(folder: Path, count: int) -> None:
-    for _ in range(1200):
+    for _ in range(12000):
         if len(list_epochs(folder)) >= count:
             return
         time.sleep(0.05)
-    raise AssertionError(f"{len(list_epochs(folder))} epochs after a minute")
+    raise AssertionError(f"{len(list_epochs(folder))} epochs after ten minutes")
 
 
 def kill_rank(process: subprocess.Popen, rank: int) -> None:
@@ -73,3 +76,35 @@ def kill_all(process: subprocess.Popen) -> None:
             return
         time.sleep(0.1)
     raise AssertionError("the processes did not notice that the one that had started them was killed")
+
+
+CLUSTER = """
+import sys
+from spacecl.runs.cluster import import_ray
+import_ray()
+from ray.cluster_utils import Cluster
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False, "wait": False})
+cluster.add_node(num_cpus=1, wait=False)
+cluster.wait_for_nodes(timeout=600)
+print(cluster.address, flush=True)
+sys.stdin.read()
+cluster.shutdown()
+"""
+
+
+@contextlib.contextmanager
+def ray_cluster():
+    """The address of a cluster of two nodes on this machine."""
+    environment = {**os.environ, "RAY_TMPDIR": "/tmp", "RAY_USAGE_STATS_ENABLED": "0"}
+    environment["RAY_worker_niceness"] = "0"  # as nice as the tests: else a busy machine gives Ray's processes no time
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    for _ in range(3):  # Ray gives its own processes 30 seconds to start, which a busy machine may not have
+        cluster = subprocess.Popen([sys.executable, "-c", CLUSTER], env=environment, **pipes)
+        address = cluster.stdout.readline().decode().strip()
+        try:
+            if address:
+                yield address
+                return
+        finally:
+            cluster.communicate(timeout=600)
+    pytest.skip("Ray cannot start a cluster on this machine now, three times in a row")

@@ -29,6 +29,7 @@ _TOKEN = ".shared"  # a file that shows whether all processes see one folder
 LOST = 75  # the exit code of a process that has lost the connection to another one
 _TRANSPORTS = ("gloo", "NCCL", "c10d", "TCPStore")  # one of them is named in errors of lost connections
 _INTERVAL = 0.2  # seconds between looks at the processes
+RESUME = "The others were ended. All finished epochs are saved; the same command resumes."
 
 
 def count_devices(devices: str, device: str) -> int:
@@ -69,8 +70,7 @@ def start_processes(count: int, arguments: Sequence[str]) -> int:
         if rank == 0 and failure.exitcode > 0 and failure.exitcode != LOST:
             return failure.exitcode
         raise TrainingError(
-            f"Process {rank} of {count} {_describe_end(failure.exitcode, failure.message)}. The others were ended. "
-            "All finished epochs are saved; the same command resumes."
+            f"Process {rank} of {count} {_describe_end(failure.exitcode, failure.message)}. {RESUME}"
         ) from error
     return 0
 
@@ -90,14 +90,19 @@ def end_process(error: Exception) -> int | None:
     """End one of several processes because of an error: the exit code, or None if the process must report the error itself."""
     from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
-    if isinstance(error, RuntimeError) and any(name in str(error) for name in _TRANSPORTS):
+    if is_lost_connection(error):
         return LOST
     get_error_handler().record_exception(error)
     return 1 if isinstance(error, (SpaceError, OSError)) and not is_first() else None
 
 
+def is_lost_connection(error: Exception) -> bool:
+    """Whether an error is the consequence of another process's end."""
+    return isinstance(error, RuntimeError) and any(name in str(error) for name in _TRANSPORTS)
+
+
 def make_fabric(config: Config) -> Fabric:
-    """The devices and processes of a run: one, or those that torchrun has started, of which this is one."""
+    """The devices and processes of a run: one, or those that torchrun or Ray has started, of which this is one."""
     from lightning_fabric import Fabric
 
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it announces the processes and the precision
@@ -105,7 +110,7 @@ def make_fabric(config: Config) -> Fabric:
         return Fabric(accelerator=config.device, devices=1, precision=config.precision)
     world, local = (int(os.environ[name]) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
     if world % local:
-        raise ConfigError(f"{world} processes are not {local} on each machine, as on this one. Start as many on each.")
+        raise ConfigError(f"{world} processes are not {local} on each machine, as on this one. There must be as many on each.")
     torch.set_num_threads(min(torch.get_num_threads(), max(1, count_cores() // local)))
     fabric = Fabric(
         accelerator=config.device,
@@ -114,7 +119,7 @@ def make_fabric(config: Config) -> Fabric:
         num_nodes=world // local,
         precision=config.precision,
     )
-    if world > 1:
+    if world > 1 and not torch.distributed.is_initialized():  # by Ray
         threading.Thread(target=_watch_parent, args=(os.getppid(),), daemon=True).start()
         _connect(fabric.device, world)
     fabric.launch()
