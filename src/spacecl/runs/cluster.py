@@ -88,7 +88,6 @@ def train_on_ray(
     `devices` is their number, or "auto"; the other arguments are those of `run`. The bits are those of as many processes on
     one machine.
     """
-    os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")  # the default since Ray 2.51
     with connect() as ray:
         try:
             train, torch_train, queue = (import_module(f"ray.{name}") for name in ("train", "train.torch", "util.queue"))

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 
 import torch
 
-_WORK = 2e8  # multiply-adds of a training step that occupy a thread
+_WORK = 2e8  # multiply-adds of a training step that occupy a thread: bench/threads.py
 
 
 def count_cores() -> int:
