@@ -1,6 +1,7 @@
 """Commands in processes of their own that tests watch, kill and resume."""
 
 import contextlib
+import importlib.util
 import json
 import os
 import signal
@@ -95,6 +96,8 @@ cluster.shutdown()
 @contextlib.contextmanager
 def ray_cluster():
     """The address of a cluster of two nodes on this machine."""
+    if importlib.util.find_spec("ray") is None:  # not imported here: see `import_ray`
+        pytest.skip("Ray is not installed")
     environment = {**os.environ, "RAY_TMPDIR": "/tmp", "RAY_USAGE_STATS_ENABLED": "0"}
     environment["RAY_worker_niceness"] = "0"  # as nice as the tests: else a busy machine gives Ray's processes no time
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}

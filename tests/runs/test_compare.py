@@ -378,7 +378,6 @@ def wait_for(condition, seconds=600):
 
 @pytest.mark.slow
 def test_a_ray_cluster_of_two_nodes_does_the_same_grid(tmp_path):
-    pytest.importorskip("ray", reason="Ray is not installed")
     with ray_cluster() as address:
         out, there = tmp_path / "cmp", {"RAY_ADDRESS": address}
         grid = ["compare", "permuted-digits", "--methods", "space,stl", "--seeds", "2", *SHORT]
