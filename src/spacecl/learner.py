@@ -592,6 +592,18 @@ def _check_fabric(fabric: object) -> None:
 
     if not isinstance(fabric, Fabric):
         raise ConfigError(f"fabric={show(fabric)} must be a lightning_fabric.Fabric.")
+    _check_strategy(fabric.strategy)
+
+
+def _check_strategy(strategy: object) -> None:
+    """Refuse strategies that divide a network between devices: freezing, narrowing and commits need whole tensors."""
+    from lightning_fabric.strategies import DDPStrategy, SingleDeviceStrategy
+
+    if not isinstance(strategy, (DDPStrategy, SingleDeviceStrategy)):
+        raise ConfigError(
+            f"The strategy of the Fabric is {type(strategy).__name__}, but every process must have the whole network on one "
+            'device. Make the Fabric with strategy="ddp", or for one process without a strategy.'
+        )
 
 
 def _check_checkpoint(checkpoint: str | os.PathLike[str]) -> Path:

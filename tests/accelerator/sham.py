@@ -61,10 +61,66 @@ class ShamTensor(Tensor):
         if isinstance(kwargs.get("generator"), torch.Generator):
             raise RuntimeError("Expected a 'sham' device type for generator but found 'cpu'")
         with install().draw() if torch.Tag.nondeterministic_seeded in func.tags else nullcontext():
-            result = func(*inner[0], **inner[1])
+            result = KERNELS.get(func, func)(*inner[0], **inner[1])
         if func in (aten.copy_.default, aten._copy_from.default) or leaves:
             return args[0 if func is aten.copy_.default else 1] if not leaves else result
         return return_and_correct_aliasing(func, args, kwargs, tree_map(wrap, result))
+
+
+def compute_lstm_cell(
+    inputs: Tensor, hidden: Tensor, cell: Tensor, input_bias: Tensor | None = None, hidden_bias: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A step of an LSTM, which torch does by a kernel of its own on accelerators: output, cell, and the values of the gates."""
+    gates = inputs + hidden + (0 if input_bias is None else input_bias + hidden_bias)
+    admit, forget, value, show = gates.chunk(4, 1)
+    admit, forget, value, show = admit.sigmoid(), forget.sigmoid(), value.tanh(), show.sigmoid()
+    new = forget * cell + admit * value
+    return show * new.tanh(), new, torch.cat([admit, forget, value, show], 1)
+
+
+def compute_lstm_cell_gradients(
+    grad_output: Tensor | None, grad_new: Tensor | None, cell: Tensor, new: Tensor, gates: Tensor, has_bias: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The gradients of a step of an LSTM: of its gates before their nonlinearities, of the cell, and of a bias."""
+    admit, forget, value, show = gates.chunk(4, 1)
+    output = torch.zeros_like(new) if grad_output is None else grad_output
+    total = output * show * (1 - new.tanh() ** 2) + (0 if grad_new is None else grad_new)
+    parts = (
+        total * value * admit * (1 - admit),
+        total * cell * forget * (1 - forget),
+        total * admit * (1 - value**2),
+        output * new.tanh() * show * (1 - show),
+    )
+    grads = torch.cat(parts, 1)
+    return grads, total * forget, grads.sum(0) if has_bias else None
+
+
+def compute_gru_cell(
+    inputs: Tensor, hidden: Tensor, state: Tensor, input_bias: Tensor | None = None, hidden_bias: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """A step of a GRU: the new state, and what its gradients need."""
+    inputs, hidden = (gates if bias is None else gates + bias for gates, bias in ((inputs, input_bias), (hidden, hidden_bias)))
+    (reset, keep, value), (hidden_reset, hidden_keep, hidden_value) = inputs.chunk(3, 1), hidden.chunk(3, 1)
+    reset, keep = (reset + hidden_reset).sigmoid(), (keep + hidden_keep).sigmoid()
+    value = (value + reset * hidden_value).tanh()
+    return value + keep * (state - value), torch.cat([reset, keep, value, state, hidden_value], 1)
+
+
+def compute_gru_cell_gradients(grad: Tensor, saved: Tensor, has_bias: bool) -> tuple[Tensor | None, ...]:
+    """The gradients of a step of a GRU: of both sums of its gates, of the state, and of both biases."""
+    reset, keep, value, state, hidden_value = saved.chunk(5, 1)
+    of_value = grad * (1 - keep) * (1 - value**2)
+    of_keep, of_reset = grad * (state - value) * keep * (1 - keep), of_value * hidden_value * reset * (1 - reset)
+    gates = torch.cat([of_reset, of_keep, of_value], 1), torch.cat([of_reset, of_keep, of_value * reset], 1)
+    return *gates, grad * keep, *(part.sum(0) if has_bias else None for part in gates)
+
+
+KERNELS = {  # which the CPU does not have
+    aten._thnn_fused_lstm_cell.default: compute_lstm_cell,
+    aten._thnn_fused_lstm_cell_backward_impl.default: compute_lstm_cell_gradients,
+    aten._thnn_fused_gru_cell.default: compute_gru_cell,
+    aten._thnn_fused_gru_cell_backward.default: compute_gru_cell_gradients,
+}
 
 
 def unwrap(value: Any) -> Any:

@@ -1,5 +1,6 @@
 """Learning, queries, files and resuming on an accelerator: nothing may meet a tensor of another device."""
 
+import copy
 import functools
 import runpy
 
@@ -19,7 +20,6 @@ from spacecl.runs.processes import count_devices
 
 pytestmark = pytest.mark.filterwarnings("ignore::spacecl.errors.SpaceWarning")
 RECIPE = Recipe(epochs=2, retrain_epochs=1)
-LSTM = "torch runs an LSTM on an accelerator by a kernel that the CPU does not have"
 
 
 def begin(fabric, family, method=None, **options):
@@ -62,6 +62,22 @@ def test_the_accelerator_refuses_to_mix_devices_and_has_random_numbers_of_its_ow
     assert not torch.equal(torch.rand(3, device="sham").cpu(), torch.rand(3, device="sham").cpu())
 
 
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+@pytest.mark.parametrize("bias", [True, False])
+def test_recurrent_layers_of_the_accelerator_compute_what_those_of_the_cpu_do(kind, bias):
+    """Their steps are kernels of the sham's own, with gradients of their own."""
+    install()
+    torch.manual_seed(0)
+    here, x = kind(5, 4, 2, bias=bias, batch_first=True, bidirectional=True), torch.randn(3, 6, 5)
+    there, found = copy.deepcopy(here).to("sham"), []
+    for network, inputs in ((here, x), (there, x.to("sham"))):
+        outputs, state = network(inputs)
+        (outputs.square().sum() + (state[1] if kind is nn.LSTM else state).sum()).backward()
+        found.append([outputs.detach().cpu(), *(parameter.grad.cpu() for parameter in network.parameters())])
+    for expected, value in zip(*found):
+        torch.testing.assert_close(value, expected)
+
+
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("family", BASIC)
 def test_every_method_learns_answers_and_is_saved(fabric, tmp_path, name, family):
@@ -81,9 +97,7 @@ def test_every_method_learns_answers_and_is_saved(fabric, tmp_path, name, family
     torch.testing.assert_close(network(x).detach(), logits)
 
 
-@pytest.mark.parametrize(
-    "family", [pytest.param(name, marks=pytest.mark.skip(LSTM) if name == "recurrent" else ()) for name in FAMILIES]
-)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_of_models_learns(fabric, family):
     make, example, shared = FAMILIES[family]
     stream = make_tasks(example, 2)

@@ -25,6 +25,7 @@ if __name__ == "__main__":
         learner.learn(Task(str(number), data), Recipe(epochs=2, retrain_epochs=1))
         before[str(number)] = learner.logits(x, str(number))
     learner.save(f"{folder}/model-{processes}-{precision}")
+    loaded = Learner.load(f"{folder}/model-{processes}-{precision}", ConvNet())  # without this Fabric
     rows = torch.randn(90, 4, generator=torch.Generator().manual_seed(3)) + torch.arange(90)[:, None] / 9
     moments = Moments(4)
     moments.update(rows[fabric.global_rank * 60 : (fabric.global_rank + 1) * 60] if processes > 1 else rows)  # 60 rows and 30
@@ -37,6 +38,7 @@ if __name__ == "__main__":
         "accuracy": [record.accuracy for record in learner.records.values()],
         "digests": learner.verify(),
         "unchanged": all(torch.equal(learner.logits(x, name), logits) for name, logits in before.items()),
+        "unchanged_elsewhere": all(torch.equal(loaded.logits(x, name), logits) for name, logits in before.items()),
     }
     with open(f"{folder}/{processes}-{precision}-rank{fabric.global_rank}.json", "w") as file:
         json.dump(found, file)

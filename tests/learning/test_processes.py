@@ -67,4 +67,5 @@ def test_what_two_processes_saved_one_can_load(folder, together):
 def test_other_precision_forgets_nothing_either(folder, alone, precision):
     (found,) = learn(folder, 1, precision)
     assert found["unchanged"]
+    assert found["unchanged_elsewhere"], "a learner in full precision answers otherwise"
     assert found["digests"] != alone["digests"], "the precision made no difference: was it used?"

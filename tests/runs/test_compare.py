@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import re
 import signal
 import subprocess
@@ -14,6 +13,7 @@ from pathlib import Path
 import filelock
 import pytest
 from helpers import ROOT, run_spacecl
+from process_helpers import ray_cluster
 
 from spacecl import ConfigError
 from spacecl.cli import main as cli
@@ -376,38 +376,8 @@ def wait_for(condition, seconds=600):
     raise AssertionError("it never happened")
 
 
-CLUSTER = """
-import sys
-from ray.cluster_utils import Cluster
-cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False, "wait": False})
-cluster.add_node(num_cpus=1, wait=False)
-cluster.wait_for_nodes(timeout=600)
-print(cluster.address, flush=True)
-sys.stdin.read()
-cluster.shutdown()
-"""
-
-
-@contextlib.contextmanager
-def ray_cluster():
-    """The address of a cluster of two nodes on this machine."""
-    environment = {**os.environ, "RAY_TMPDIR": "/tmp", "RAY_USAGE_STATS_ENABLED": "0"}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    for _ in range(3):  # Ray gives its own processes 30 seconds to start, which a busy machine may not have
-        cluster = subprocess.Popen([sys.executable, "-c", CLUSTER], env=environment, **pipes)
-        address = cluster.stdout.readline().decode().strip()
-        try:
-            if address:
-                yield address
-                return
-        finally:
-            cluster.communicate(timeout=600)
-    pytest.skip("Ray cannot start a cluster on this machine now, three times in a row")
-
-
 @pytest.mark.slow
 def test_a_ray_cluster_of_two_nodes_does_the_same_grid(tmp_path):
-    pytest.importorskip("ray", reason="Ray is not installed")
     with ray_cluster() as address:
         out, there = tmp_path / "cmp", {"RAY_ADDRESS": address}
         grid = ["compare", "permuted-digits", "--methods", "space,stl", "--seeds", "2", *SHORT]

@@ -8,81 +8,16 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
+from process_helpers import SPACECL, digests, finish, kill_all, kill_rank, list_epochs, read, start, wait_for_epochs
 
 from spacecl.runs.open_run import open_run
-from spacecl.runs.processes import choose_threads
+from spacecl.runs.resources import choose_threads
 from spacecl.runs.run_folder import find_threads
 
-SPACECL = [sys.executable, "-m", "spacecl"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
-RUN = ["run", "permuted-digits", "--tasks", "2", "--limit", "60", "--epochs", "40", "--retrain-epochs", "20"]
-QUIET = ["--device", "cpu", "--quiet", "--no-measure"]
-
-
-def start(command, out, *more) -> subprocess.Popen:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
-    arguments = [*command, *RUN, *QUIET, "--out", str(out), *more]
-    return subprocess.Popen(
-        arguments, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, start_new_session=True
-    )
-
-
-def finish(process: subprocess.Popen, code: int = 0) -> tuple[str, str]:
-    out, err = process.communicate(timeout=180)
-    assert process.returncode == code, f"{out}\n{err}"
-    return out, err
-
-
-def read(folder: Path) -> dict:
-    return json.loads((folder / "result.json").read_text())
-
-
-def digests(folder: Path) -> list[str]:
-    return [task["digest"] for task in read(folder)["tasks"]]
-
-
-def list_epochs(folder: Path) -> list[dict]:
-    lines = (folder / "metrics.jsonl").read_text().splitlines() if (folder / "metrics.jsonl").exists() else []
-    return [row for row in map(json.loads, lines) if row["kind"] == "epoch"]
-
-
-def wait_for_epochs(folder: Path, count: int) -> None:
-    for _ in range(1200):
-        if len(list_epochs(folder)) >= count:
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"{len(list_epochs(folder))} epochs after a minute")
-
-
-def kill_rank(process: subprocess.Popen, rank: int) -> None:
-    """Kill one of the processes that a command has started."""
-    for child in list_children(process):
-        environment = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
-        if f"RANK={rank}".encode() in environment:
-            os.kill(int(child), signal.SIGKILL)
-            return
-    raise AssertionError(f"no process has rank {rank}")
-
-
-def list_children(process: subprocess.Popen) -> list[str]:
-    file = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    return file.read_text().split() if file.exists() else []
-
-
-def kill_all(process: subprocess.Popen) -> None:
-    """Kill the process that a user has started; those that it has started notice, and end."""
-    children = list_children(process)
-    process.kill()
-    process.communicate()
-    for _ in range(100):
-        if not any(Path(f"/proc/{child}").exists() for child in children):
-            return
-        time.sleep(0.1)
-    raise AssertionError("the processes did not notice that the one that had started them was killed")
 
 
 @pytest.fixture(scope="module")

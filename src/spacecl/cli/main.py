@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 
@@ -55,8 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except Exception as error:
         from ..errors import SpaceError
+        from ..runs.ranks import has_rank
 
-        if "TORCHELASTIC_RUN_ID" in os.environ:  # one of several processes
+        if has_rank():
             from ..runs.processes import end_process
 
             code = end_process(error)

@@ -36,6 +36,7 @@ examples:
   spacecl run permuted-digits --set 'later=[{{from=3, lr=0.001}}]'
   spacecl run my-pictures/ --model my_net.py:network --epochs 20
   spacecl run permuted-digits --method my_method.py:L2Anchor --set options.strength=3
+  spacecl run split-cifar10 --engine ray --devices 8 --data /shared/data --out /shared/runs/c10
   spacecl run --resume --out runs/c10
 
 A run that was stopped, in whatever way, resumes with the same command, with the same result to
@@ -65,9 +66,16 @@ def _declare(parser: argparse.ArgumentParser) -> None:
         "--devices",
         metavar="N",
         default="1",
-        help="train with N processes on this machine, or auto: one for each accelerator (default: %(default)s); every batch is "
-        "divided between them. On several machines, start torchrun ... -m spacecl run ... on each, with --out in a folder "
-        "that all share",
+        help="train with N processes, or auto: one for each accelerator (default: %(default)s); every batch is "
+        "divided between them. On several machines, use --engine ray, or start torchrun ... -m spacecl run ... on each, with "
+        "--out in a folder that all share",
+    )
+    machines.add_argument(
+        "--engine",
+        choices=("local", "ray"),
+        default="local",
+        help="where to start them: on this machine, or on the nodes of the Ray cluster of `ray start` or $RAY_ADDRESS, which "
+        "must all see --out and --data (default: local)",
     )
     add_resume(parser, "resume the run in --out, with the settings that it has")
     output = add_output(parser)
@@ -81,7 +89,7 @@ def _declare(parser: argparse.ArgumentParser) -> None:
 
 def run_command(options: argparse.Namespace) -> int:
     from ..errors import ConfigError
-    from ..runs import processes, run
+    from ..runs import cluster, processes, ranks, run
     from ..runs import run_folder as folder
     from ..runs.config import Config
     from ..runs.resolve import resolve
@@ -98,24 +106,22 @@ def run_command(options: argparse.Namespace) -> int:
         folder.refuse_code(options.out, [name for name in code if name in map(str, settings.values()) and name not in typed])
     config = resolve(settings, options.data)
     out = options.out or folder.choose_folder(config)
-    devices = processes.count_devices(options.devices, config.device)
-    if devices > 1 and not processes.is_started_by_torchrun():
-        return processes.start_processes(devices, options.arguments)
+    if options.engine == "local" and not ranks.has_rank():
+        devices = processes.count_devices(options.devices, config.device)
+        if devices > 1:
+            return processes.start_processes(devices, options.arguments)
+    more: dict[str, Any] = {"data": options.data, "tensorboard": options.tensorboard, "measure": not options.no_measure}
+    more["print_line"] = lambda text: print(text, flush=True)
     try:
-        result = run.run(
-            config,
-            out,
-            data=options.data,
-            progress=False if options.quiet else None,
-            tensorboard=options.tensorboard,
-            measure=not options.no_measure,
-            print_line=lambda text: print(text, flush=True),
-        )
+        if options.engine == "ray":
+            result = cluster.train_on_ray(config, out, options.devices, **more)
+        else:
+            result = run.run(config, out, progress=False if options.quiet else None, **more)
     except KeyboardInterrupt:
-        if processes.is_first():
+        if ranks.is_first():
             print(f"\n{folder.format_interrupted(out)}", file=sys.stderr)
         return 130
-    if not processes.is_first():
+    if not ranks.is_first():
         return 0
     console().print(make_table(result))
     print(f"All results are in {out}/result.json, the network is in {out}/model.")

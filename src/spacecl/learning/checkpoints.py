@@ -103,6 +103,7 @@ class Checkpointer:
         here = self.identity.get("operations")  # which version 0.1 did not save, and other versions of torch name in other ways
         if here is not None and (identity.get("operations") or {}).get("torch") != here["torch"]:
             identity = {**identity, "operations": here}
+        identity = {"precision": self.identity.get("precision"), **identity}  # which version 0.1 did not save, either
         recipe = identity.get("recipe")
         if isinstance(recipe, dict):
             identity = {**identity, "recipe": add_former_values(Recipe, recipe)}

@@ -166,6 +166,7 @@ def _make_checkpointer(
         "seed": seed,
         "method": describe_method(state.method),
         "recipe": {name: value for name, value in asdict(trainer.recipe).items() if name not in SPEED_ONLY},  # type: ignore[call-overload]
+        "precision": trainer.fabric.strategy.precision.precision,
         **data,
         "model": state.core.channels.fingerprint(),
         "operations": {"torch": torch.__version__, "sha256": digest_json(state.core.channels.operations)},

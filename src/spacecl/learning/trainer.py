@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -105,7 +106,7 @@ class Trainer:
 
         title = f"{self.title} {phase}".strip()
         progress = self.progress if fabric.is_global_zero else False
-        settled = fabric.world_size == 1  # of several processes, what the first step decides, which a resumed run takes again
+        settled = fabric.world_size == 1
         started = time.perf_counter()  # an epoch's seconds are all since the one before, saving the checkpoint included
         metric = self.objective.metric
         with track(title, recipe.epochs * steps, progress, done=len(state.history) * steps, metric=metric) as advance:
@@ -116,11 +117,8 @@ class Trainer:
                 for x, y in shards(train.batches(recipe.batch_size, order), fabric):
                     x = map_tensors(prepare, _augment(train.finish(x), recipe, title))
                     with protect_gradients(module):
-                        if not settled:  # where the sums of gradients begin; another order of their terms has other bits
-                            with undo(module, fabric.device):
-                                fabric.backward(compute(x, y))
-                            stepper.zero_grad()
-                            module.train()  # which methods that count steps begin again with
+                        if not settled:
+                            _settle_sums(fabric, module, stepper, partial(compute, x, y))
                             settled = True
                         value = compute(x, y)
                         fabric.backward(value)
@@ -204,6 +202,17 @@ class Trainer:
     def _report(self, row: Epoch) -> None:
         if self.on_epoch is not None and self.fabric.is_global_zero:
             self.on_epoch(row)
+
+
+def _settle_sums(fabric: Fabric, module: nn.Module, optimizer: torch.optim.Optimizer, compute: Callable[[], Tensor]) -> None:
+    """Take a step and undo it, before the first one of several processes, in a resumed run as in a new one.
+
+    In its first step, DistributedDataParallel decides in what order it adds gradients; another order has other bits.
+    """
+    with undo(module, fabric.device):
+        fabric.backward(compute())
+    optimizer.zero_grad()
+    module.train()  # which methods that count steps begin again with
 
 
 def _augment(x: Inputs, recipe: Recipe, title: str) -> Inputs:

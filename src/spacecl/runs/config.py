@@ -69,6 +69,11 @@ class Config:
     device: Literal["auto", "cpu", "cuda", "mps"] = option(
         default="auto", help="auto (a GPU if there is one), cpu, cuda or mps"
     )
+    precision: Literal["32-true", "bf16-mixed"] = option(
+        default="32-true",
+        help="of training steps: 32-true, as the parameters are, or bf16-mixed, which computes in bfloat16 what can be and is "
+        "faster on most GPUs; networks are stored and queried in the precision of their parameters",
+    )
     head: str | None = option(default=None, help="name of the classification layer, if it is not the model's last Linear layer")
     shared: LayerNames = option(default=(), help="layers that the first task trains and that all tasks share unpruned")
     train: Annotated[Mapping[str, Any], Description("a table, such as [train]")] = option(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import socket
@@ -18,6 +17,7 @@ from typing import Any
 
 from .. import disk
 from ..errors import ConfigError
+from .cluster import connect
 from .events import Failed, read_events
 
 LOG = "log.txt"
@@ -137,15 +137,7 @@ def run_on_ray(jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
     """Execute runs on the Ray cluster of `ray start` or $RAY_ADDRESS, else of this machine, and yield each when it ends."""
     if not jobs:
         return
-    try:
-        import ray
-    except ImportError as error:
-        raise ConfigError('--engine ray needs Ray. Install it with: pip install "spacecl[ray]"') from error
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's coming default, without its warning
-    is_ours = not ray.is_initialized()
-    if is_ours:
-        ray.init(log_to_driver=False, logging_level=logging.ERROR)
-    try:
+    with connect() as ray:
         largest = max(int(node["Resources"].get("CPU", 1)) for node in ray.nodes() if node["Alive"])
         if jobs[0].threads > largest:
             raise ConfigError(f"A run needs {jobs[0].threads} processors, but the largest node has {largest}. Raise --jobs.")
@@ -161,9 +153,6 @@ def run_on_ray(jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
                     yield job, ray.get(future)
                 except ray.exceptions.RayError as error:
                     yield job, Outcome(f"Ray lost it: {str(error).splitlines()[0]}", "the cluster")
-    finally:
-        if is_ours:
-            ray.shutdown()
 
 
 def _execute_on_ray(job: Job) -> Outcome:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import signal
@@ -10,8 +9,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +19,8 @@ from .. import disk
 from ..errors import ConfigError, SpaceError, TrainingError
 from ..learning.distributed import gather_values
 from .config import Config
+from .ranks import has_rank, is_first
+from .resources import count_cores
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -28,13 +28,8 @@ if TYPE_CHECKING:
 _TOKEN = ".shared"  # a file that shows whether all processes see one folder
 LOST = 75  # the exit code of a process that has lost the connection to another one
 _TRANSPORTS = ("gloo", "NCCL", "c10d", "TCPStore")  # one of them is named in errors of lost connections
-_WORK = 2e8  # multiply-adds of a training step that occupy a thread
 _INTERVAL = 0.2  # seconds between looks at the processes
-
-
-def is_started_by_torchrun() -> bool:
-    """Whether this process is one of several that torchrun, or `start_processes`, has started."""
-    return "TORCHELASTIC_RUN_ID" in os.environ
+RESUME = "The others were ended. All finished epochs are saved; the same command resumes."
 
 
 def count_devices(devices: str, device: str) -> int:
@@ -44,11 +39,6 @@ def count_devices(devices: str, device: str) -> int:
     if not devices.isdecimal() or int(devices) < 1:
         raise ConfigError(f"--devices {devices} must be a number of processes, 1 or more, or auto.")
     return int(devices)
-
-
-def count_cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def start_processes(count: int, arguments: Sequence[str]) -> int:
@@ -80,8 +70,7 @@ def start_processes(count: int, arguments: Sequence[str]) -> int:
         if rank == 0 and failure.exitcode > 0 and failure.exitcode != LOST:
             return failure.exitcode
         raise TrainingError(
-            f"Process {rank} of {count} {_describe_end(failure.exitcode, failure.message)}. The others were ended. "
-            "All finished epochs are saved; the same command resumes."
+            f"Process {rank} of {count} {_describe_end(failure.exitcode, failure.message)}. {RESUME}"
         ) from error
     return 0
 
@@ -101,30 +90,36 @@ def end_process(error: Exception) -> int | None:
     """End one of several processes because of an error: the exit code, or None if the process must report the error itself."""
     from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
-    if isinstance(error, RuntimeError) and any(name in str(error) for name in _TRANSPORTS):
+    if is_lost_connection(error):
         return LOST
     get_error_handler().record_exception(error)
     return 1 if isinstance(error, (SpaceError, OSError)) and not is_first() else None
 
 
-def is_first() -> bool:
-    """Whether this process prints for all: the only one, or the first of several."""
-    return not is_started_by_torchrun() or os.environ.get("RANK", "0") == "0"
+def is_lost_connection(error: Exception) -> bool:
+    """Whether an error is the consequence of another process's end."""
+    return isinstance(error, RuntimeError) and any(name in str(error) for name in _TRANSPORTS)
 
 
 def make_fabric(config: Config) -> Fabric:
-    """The devices and processes of a run: one, or those that torchrun has started, of which this is one."""
+    """The devices and processes of a run: one, or those that torchrun or Ray has started, of which this is one."""
     from lightning_fabric import Fabric
 
-    if not is_started_by_torchrun():
-        return Fabric(accelerator=config.device, devices=1)
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it announces the processes and the precision
+    if not has_rank():
+        return Fabric(accelerator=config.device, devices=1, precision=config.precision)
     world, local = (int(os.environ[name]) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
     if world % local:
-        raise ConfigError(f"{world} processes are not {local} on each machine, as on this one. Start as many on each.")
-    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it announces the processes
+        raise ConfigError(f"{world} processes are not {local} on each machine, as on this one. There must be as many on each.")
     torch.set_num_threads(min(torch.get_num_threads(), max(1, count_cores() // local)))
-    fabric = Fabric(accelerator=config.device, devices=local, num_nodes=world // local, strategy="ddp" if world > 1 else "auto")
-    if world > 1:
+    fabric = Fabric(
+        accelerator=config.device,
+        strategy="ddp" if world > 1 else "auto",
+        devices=local,
+        num_nodes=world // local,
+        precision=config.precision,
+    )
+    if world > 1 and not torch.distributed.is_initialized():  # by Ray
         threading.Thread(target=_watch_parent, args=(os.getppid(),), daemon=True).start()
         _connect(fabric.device, world)
     fabric.launch()
@@ -136,30 +131,6 @@ def _watch_parent(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(LOST)
-
-
-def choose_threads(work: float) -> int:
-    """The number of threads for training steps of so many multiply-adds: small steps are faster on one.
-
-    There are never more than torch has now, by default one for each core, or as many as $OMP_NUM_THREADS says.
-    """
-    return max(1, min(torch.get_num_threads(), int(work / _WORK)))
-
-
-@contextmanager
-def keep_threads() -> Iterator[None]:
-    """Restore the number of threads at the end."""
-    threads = torch.get_num_threads()
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-def return_memory() -> None:
-    """Return freed memory to the system. The GNU C library keeps it in pieces, and a run would take more with every task."""
-    with suppress(OSError, AttributeError):  # another system, another library
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def _connect(device: torch.device, world: int) -> None:

@@ -103,7 +103,7 @@ def resolve(settings: Settings, data: str | None = None) -> Config:
     invalid = {re.split(r"[^\w.]", line)[0] for line in problems}  # each begins with the name of its setting
     defaults = {entry.name: entry.default for entry in describe_options(Config)}
     valid = defaults | {name: value for name, value in values.items() if name not in invalid}
-    problems += _find_device_problems(valid["device"])
+    problems += _find_device_problems(valid["device"], valid["precision"])
     problems += _find_model_problems(valid["model"], valid["seed"])
     problems += _find_method_problems(valid["method"], values["options"], valid["seed"])
     if benchmark is not PICTURES and valid["image_size"] != defaults["image_size"]:
@@ -193,13 +193,20 @@ def _find_benchmark_problems(name: str) -> list[str]:
     return [f"benchmark={name!r} is neither a benchmark nor a folder or Python file of tasks{hint}"]
 
 
-def _find_device_problems(device: str) -> list[str]:
+def _find_device_problems(device: str, precision: str) -> list[str]:
     import torch
 
     available: dict[str, Callable[[], bool]] = {"cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available}
-    if device not in available or available[device]():
-        return []
-    return [f"device={device!r} is not available on this machine; leave it out, or use cpu"]
+    if device in available and not available[device]():
+        return [f"device={device!r} is not available on this machine; leave it out, or use cpu"]
+    if (
+        precision != "32-true"
+        and device in ("auto", "cuda")
+        and torch.cuda.is_available()
+        and not torch.cuda.is_bf16_supported()
+    ):
+        return [f"precision={precision!r} needs a GPU that computes in bfloat16, which this one does not; leave it out"]
+    return []
 
 
 def _find_model_problems(model: str, seed: int) -> list[str]:
@@ -271,7 +278,7 @@ def to_command(config: Config) -> list[str]:
     for name in flags:
         if settings[name] not in (None, defaults[name]):
             command += [f"--{name}", str(settings[name])]
-    changed = {name: settings[name] for name in ("order", "image_size", "head", "shared", "eval_split")}
+    changed = {name: settings[name] for name in ("order", "image_size", "precision", "head", "shared", "eval_split")}
     changed = {name: value for name, value in changed.items() if value != _to_json(defaults[name])}
     train = {} if config.recipe == "auto" else _to_json(asdict(Recipe(**preset.train)))  # type: ignore[call-overload]
     own_train = {name: value for name, value in settings["train"].items() if name not in train or value != train[name]}

@@ -31,7 +31,8 @@ from .config import Config
 from .costs import multiply_adds
 from .measure_run import add_measurements
 from .metrics_log import Board, Journal, TestRow
-from .processes import check_shared_folder, choose_threads, keep_threads, make_fabric, return_memory
+from .processes import check_shared_folder, make_fabric
+from .resources import choose_threads, keep_threads, return_memory
 from .result import Result, read_result
 from .run_folder import (
     check_same_data,
@@ -151,6 +152,12 @@ def make_learner(config: Config, folder: Path, example: Inputs, classes: int, ta
     """
     with use_seed(config.seed):
         model = config.make_model(example, classes)
+    double = [name for name, parameter in model.named_parameters() if parameter.dtype == torch.float64]
+    if double and config.precision != "32-true":
+        raise ConfigError(
+            f"precision={config.precision!r} is for networks in single precision, but {double[0]} is in double precision. "
+            "Leave it out, or make the network in single precision."
+        )
     method = config.make_method(tasks)
     if (folder / "model" / store.MANIFEST).exists():
         if fabric.is_global_zero:

@@ -221,6 +221,11 @@ def _replace_test(task: Task, example: Inputs, seed: int) -> Task:
     return replace(task, **parts, classes=classes, target=targets.kind, valid_transform=None)  # type: ignore[arg-type]
 
 
+def make_data_absolute(data: str | None) -> str | None:
+    """The folders with datasets that a user names, as a process with another working folder must know them."""
+    return None if data is None else os.pathsep.join(str(Path(part).absolute()) for part in data.split(os.pathsep))
+
+
 def _make_example(task: Task) -> Inputs:
     """An input of the shape and type that a task has, all zeros; whole numbers among several inputs are the first example's.
 

@@ -15,9 +15,9 @@ from .config import Config
 from .events import EVENTS, TasksDone, read_events
 from .executors import Job, Outcome, run_locally, run_on_ray
 from .measure_run import has_measurements, measure_run
-from .processes import count_cores
+from .resources import count_cores
 from .result import read_result
-from .run_folder import lock_run, refuse_code
+from .run_folder import lock_run, make_data_absolute, refuse_code
 
 RUN_MEMORY = 3 << 30  # bytes that a run may need, with what is read of the data
 
@@ -62,7 +62,7 @@ def run_sweep(
             print_line(f"{len(missing)} run{plural[0]} to do, {where}, {threads} thread{plural[1]} each.")
         variables = {name: value for name, value in os.environ.items() if name.startswith("SPACECL_")}
         planned = [
-            Job(str(f.relative_to(top)), str(f.absolute()), _make_absolute(data), threads, trust_code, variables)
+            Job(str(f.relative_to(top)), str(f.absolute()), make_data_absolute(data), threads, trust_code, variables)
             for f in missing
         ]
         disk.remove(*(folder / EVENTS for folder in missing))  # of earlier attempts
@@ -126,10 +126,6 @@ def share_cores(jobs: int | None, runs: int, engine: str) -> tuple[int, int]:
         return runs, max(1, min(most, cores // jobs if jobs else 1))
     count = max(1, min(jobs or default, runs or 1))
     return count, max(1, min(most, cores // count))
-
-
-def _make_absolute(data: str | None) -> str | None:
-    return None if data is None else os.pathsep.join(str(Path(part).absolute()) for part in data.split(os.pathsep))
 
 
 @contextmanager
