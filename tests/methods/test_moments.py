@@ -132,11 +132,11 @@ def test_examples_that_are_seen_again_are_no_new_ones():
         assert again[place].independent == pytest.approx(statistics.independent, rel=0.02)
 
 
-def test_large_examples_are_analyzed_in_batches_of_a_quarter_of_a_training_step():
+def test_large_examples_are_analyzed_in_batches_of_a_training_step():
     rows = []
     for size, batch in ((100, 16), (9000, 16), (9000, 300)):
         x, y = torch.zeros(250, size), torch.arange(250) % 2
         trainer = Trainer(Fabric(accelerator="cpu", devices=1), Recipe(batch_size=batch))
         context = TaskContext("one", Data((x, y), "data"), Data((x, y), "data"), 2, trainer)
         rows.append([len(part) for part in context.examples_of_step(120, x)])
-    assert rows == [[100, 20], [4] * 30, [75, 45]]
+    assert rows == [[100, 20], [16] * 7 + [8], [100, 20]]

@@ -58,7 +58,6 @@ class TaskContext:
                     return
 
     def examples_of_step(self, count: int, like: Inputs) -> Iterator[Inputs]:
-        """As `examples`, in batches that fit beside what is collected: of large examples, a quarter of a step of training."""
+        """As `examples`, in batches that fit: of examples as large as `like`, no more than in a step of training."""
         size = sum(tensor[0].numel() for tensor in list_tensors(like))
-        few = max(1, min(ROWS, self.trainer.recipe.batch_size // 4))
-        return self.examples(count, few if size > LARGE else ROWS)
+        return self.examples(count, min(ROWS, self.trainer.recipe.batch_size) if size > LARGE else ROWS)
