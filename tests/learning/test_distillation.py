@@ -12,7 +12,7 @@ VECTOR = torch.zeros(1, 6)
 def learn(**options):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 40), nn.ReLU(), nn.Linear(40, 40), nn.ReLU(), nn.Linear(40, 2))
-    learner = Learner(model, SPACE(size=0.2, budget=1, **options), example_input=VECTOR)
+    learner = Learner(model, SPACE(size=0.3, budget=1, **options), example_input=VECTOR)
     x = torch.randn(120, 6, generator=torch.Generator().manual_seed(1))
     flipped = torch.rand(120, generator=torch.Generator().manual_seed(2)) < 0.15  # labels that a network should not follow
     y = ((x[:, 0] * x[:, 1] > 0) ^ flipped).long()
