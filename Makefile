@@ -39,7 +39,7 @@ site: $(VENV)/.ready
 
 # Execute the notebooks and save what they print.
 tutorials: $(VENV)/.ready
-	OMP_NUM_THREADS=1 $(BIN)/python docs/site/notebooks.py
+	$(BIN)/python docs/site/notebooks.py
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

@@ -6,6 +6,7 @@ python docs/site/notebooks.py [NOTEBOOK ...]
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 
+STYLE = re.compile(r"\x1b\[[\d;]*m")  # bold and colors, for terminals
 FOLDER = Path(__file__).parents[1] / "tutorials"
 
 
@@ -20,7 +22,7 @@ def execute(file: Path) -> nbformat.NotebookNode:
     """Return a notebook with its outputs, after it has run in an empty folder."""
     notebook = nbformat.read(file, as_version=4)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    environment = {**os.environ, "PATH": path, "COLUMNS": "110", "TERM": "dumb"}
+    environment = {**os.environ, "PATH": path, "COLUMNS": "140", "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:
         client = NotebookClient(notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": folder}})
         client.execute(env=environment)
@@ -30,7 +32,7 @@ def execute(file: Path) -> nbformat.NotebookNode:
             cell.outputs = join_streams(cell.outputs)
             for output in cell.outputs:
                 if output.output_type == "stream":
-                    output.text = output.text.replace(f"{folder}/", "")
+                    output.text = STYLE.sub("", output.text).replace(f"{folder}/", "")
                 else:
                     output.get("data", {}).pop("image/jpeg", None)  # the same picture again
     notebook.metadata = {"kernelspec": notebook.metadata.kernelspec, "language_info": {"name": "python"}}
