@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow test-all test-avx2 bench results docs lint format clean
+.PHONY: demo test test-slow test-all test-avx2 bench results docs site tutorials lint format clean
 
 demo: $(VENV)/.ready
 	$(BIN)/spacecl demo
@@ -32,6 +32,14 @@ results: $(VENV)/.ready
 # Pages that are made from the code.
 docs: $(VENV)/.ready
 	for script in docs/generate/*.py; do $(BIN)/python $$script; done
+
+# The documentation as a site, in build/site. It loads nothing from other hosts.
+site: $(VENV)/.ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+# Execute the notebooks and save what they print.
+tutorials: $(VENV)/.ready
+	$(BIN)/python docs/site/notebooks.py
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
