@@ -8,12 +8,14 @@ import sys
 from typing import Any
 
 from .options import HelpFormatter, add_data, add_folder
+from .terminal import positive
 
 EPILOG = """\
 examples:
   spacecl export runs/c10 --task cifar10-1                         # runs/c10/export/cifar10-1.onnx
   spacecl export runs/c10 --task cifar10-1 --out cats.onnx
   spacecl export runs/c10 --all --format safetensors --out small/  # and small/index.json
+  spacecl export runs/c10 --all --tune                             # the padding that is fastest on this machine
   spacecl export runs/c10 --all --int8 --calibrate train --data ~/data
 
 formats:
@@ -46,6 +48,14 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--out", metavar="PATH", help="folder or, for one task, file (default: RUN/export)")
     parser.add_argument("--no-fold", action="store_true", help="do not fold batch norms")
     parser.add_argument(
+        "--pad", type=positive, default=1, metavar="N", help="fill widths with zero filters up to a multiple, such as 16"
+    )
+    parser.add_argument(
+        "--tune",
+        action="store_true",
+        help="measure several paddings and the dense network in onnxruntime on one thread, and keep the fastest (ONNX only)",
+    )
+    parser.add_argument(
         "--int8", action="store_true", help="quantize weights and activations to int8 (ONNX only); needs --calibrate"
     )
     parser.add_argument(
@@ -77,6 +87,8 @@ def run_command(options: argparse.Namespace) -> int:
         fold=not options.no_fold,
         calibrate=options.calibrate,
         data=options.data,
+        pad=options.pad,
+        tune=options.tune,
         print_line=(lambda text: None) if options.json else lambda text: print(text, flush=True),
     )
     if options.json:

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -42,7 +42,8 @@ class ScoreInfo(TypedDict):
 
 
 class ExportInfo(NetworkInfo, total=False):
-    """An exported file, as `index.json` lists it. The last five keys are only there for int8 files of runs."""
+    """An exported file, as `index.json` lists it. Files that were tuned have `tuned`, and int8 files of runs the
+    keys after it."""
 
     inputs: list[TensorInfo]
     input: TensorInfo  # if there is one
@@ -54,6 +55,7 @@ class ExportInfo(NetworkInfo, total=False):
     file: str
     bytes: int
     sha256: str
+    tuned: list[dict[str, Any]]  # what was measured, as `TunedInfo`; the first is what the file has
     calibrated: int  # inputs that the ranges were computed from
     metric: str
     score: ScoreInfo | None

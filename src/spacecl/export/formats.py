@@ -27,7 +27,15 @@ from ..structure.calling import Inputs, call_model, name_tensors, select_rows, s
 from ..structure.tensors import named_tensors
 
 TOLERANCE = 1e-4  # the largest difference between a file's output and PyTorch's
-_EMBEDDED = ("task", "target_kind", "classes", "digest", "widths", "pictures")  # what the files themselves say of the network
+_EMBEDDED = (
+    "task",
+    "target_kind",
+    "classes",
+    "digest",
+    "widths",
+    "padded",
+    "pictures",
+)  # what the files themselves say of the network
 
 
 class NetworkInfo(TypedDict, total=False):
@@ -38,6 +46,7 @@ class NetworkInfo(TypedDict, total=False):
     classes: list[str]  # the names of these
     digest: str  # of the task's network, before export
     widths: dict[str, int]  # layer -> output channels
+    padded: dict[str, int]  # the same with the zero filters that were added, if it was padded
     pictures: Mapping[str, Any] | None  # how pictures become inputs; None if that is unknown
 
 
@@ -46,11 +55,13 @@ def name_output(target_kind: str) -> str:
     return "values" if target_kind == "values" else "logits"
 
 
-def open_session(file: str | os.PathLike[str] | bytes) -> Callable[[Inputs], Tensor]:
-    """Open an ONNX file, or its content, as a function of inputs that onnxruntime computes."""
+def open_session(file: str | os.PathLike[str] | bytes, threads: int = 0) -> Callable[[Inputs], Tensor]:
+    """Open an ONNX file, or its content, as a function of inputs that onnxruntime computes. 0 threads: its own choice."""
     runtime = _import_package("onnxruntime")
     model = file if isinstance(file, bytes) else os.fspath(file)
-    session = runtime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     known = {entry.name for entry in session.get_inputs()}  # without inputs that the network does not read
 
     def run(inputs: Inputs) -> Tensor:
