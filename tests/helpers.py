@@ -24,12 +24,12 @@ def teach(model=None, method=None, *, example=VECTOR, count=2, recipe=QUICK, nam
     return learner
 
 
-def teach_random(model, example, shared=(), count=2, classes=3):
+def teach_random(model, example, shared=(), count=2, classes=3, share=0.5):
     """A learner whose tasks have random units and tensors, without any training; later tasks share some of the first."""
     learner = Learner(model, example_input=example, shared=shared)
     core, records, random = learner.core, {}, torch.Generator().manual_seed(0)
     for number in range(count):
-        units = torch.rand(core.channels.units, generator=random) < 0.5
+        units = torch.rand(core.channels.units, generator=random) < share
         for group in core.channels.groups:
             units[group.units[:3]] = True
         initial = core.initial_tensors(classes)

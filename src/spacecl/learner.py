@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
     from .export.export import ExportInfo, NetworkInfo
+    from .export.together import TogetherInfo
     from .export.tune import TunedInfo
 
 
@@ -487,14 +488,7 @@ class Learner:
                 lambda n: pad_network(core.blueprint, tensors, units, n)[0], dense, core.blueprint.example, fold
             )
             pad = tuned[0]["pad"] or 1
-        about: NetworkInfo = {
-            "task": task,
-            "target_kind": record.target_kind,
-            "classes": list(record.class_labels),
-            "digest": record.digest,
-            "widths": dict(record.widths),
-            "pictures": record.pictures,
-        }
+        about = _describe_network(record)
         if pad > 1:
             module, about["padded"] = pad_network(core.blueprint, tensors, units, pad)
         inputs = None if int8 is None else self._queries.read(int8, "int8, the calibration inputs", [task])
@@ -502,6 +496,26 @@ class Learner:
             raise DataError("int8, the calibration inputs: there are none.")
         info = export_network(module, core.blueprint.example, file, about, format=format, fold=fold, int8=inputs)
         return info | {"tuned": list(map(dict, tuned))} if tuned else info  # type: ignore[return-value]
+
+    @file_errors("The networks cannot be exported")
+    def export_together(self, file: str | os.PathLike[str], tasks: Sequence[str] | None = None) -> TogetherInfo:
+        """Write the networks of several tasks, by default of all, to one ONNX file with an output for each.
+
+        The output of the task `cats` is called `cats/logits`, or `cats/values`. Weights that tasks share are in the file once.
+        """
+        from .export.together import TaskNetwork, export_together
+
+        file, state = check_path("file", file), self._state
+        core, names = state.core, list(dict.fromkeys(state.records if tasks is None else tasks))
+        if not names:
+            raise ConfigError("There is no task to export.")
+        networks = []
+        for name in names:
+            number = state.number(name)
+            networks.append(
+                TaskNetwork(core.tasks[number].units, core.task_tensors(number), _describe_network(state.records[name]))
+            )
+        return export_together(core.blueprint, core.shared, networks, file)
 
     def digests(self) -> dict[str, str]:
         """Every task's digest, computed from the present bits of its network."""
@@ -628,6 +642,18 @@ def _check_checkpoint(checkpoint: str | os.PathLike[str]) -> Path:
     if is_file:
         raise ConfigError(f"checkpoint={str(folder)!r} is a file. Give a folder, which need not exist yet.")
     return folder
+
+
+def _describe_network(record: TaskRecord) -> NetworkInfo:
+    """What an exported file says of a task's network."""
+    return {
+        "task": record.name,
+        "target_kind": record.target_kind,
+        "classes": list(record.class_labels),
+        "digest": record.digest,
+        "widths": dict(record.widths),
+        "pictures": record.pictures,
+    }
 
 
 def _digests(state: State) -> dict[str, str]:

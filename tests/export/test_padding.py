@@ -5,7 +5,8 @@ import json
 import pytest
 import torch
 from helpers import teach_random
-from models import FAMILIES, IMAGE, ConvNet
+from models import FAMILIES, IMAGE, VECTOR, ConvNet
+from torch import nn
 
 from spacecl import ConfigError
 from spacecl.cli.main import main
@@ -92,3 +93,15 @@ def test_the_command_prints_what_it_measured(digits_run, tmp_path, capsys):
     assert "<- kept" in printed
     index = json.loads((tmp_path / "out" / "index.json").read_text())
     assert all(len(task["tuned"]) == 4 for task in index["tasks"])
+
+
+def test_only_layers_that_a_layer_norm_reads_together_are_left_as_they_are():
+    model = nn.Sequential(nn.Linear(6, 24), nn.LayerNorm(24), nn.ReLU(), nn.Linear(24, 20), nn.ReLU(), nn.Linear(20, 3))
+    learner = teach_random(model, VECTOR)
+    name, x = learner.tasks[0], torch.randn(5, 6)
+    before, (network, widths) = learner.records[name].widths, pad(learner, name, 4)
+    assert before["0"] % 4, "there is nothing to pad: the test shows nothing"
+    assert before["3"] % 4
+    assert (widths["0"], widths["3"] % 4) == (before["0"], 0)
+    with torch.no_grad():
+        assert (network(x) - learner.subnet(name)(x)).abs().max() < 1e-5

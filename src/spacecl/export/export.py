@@ -104,11 +104,11 @@ def export_network(
         data = quantize(data, map_tensors(lambda x: x.to(expected.dtype) if x.is_floating_point() else x, int8))
     disk.make_folder(path.parent)
     disk.write_file(path, data)
-    inputs = [_describe_tensor(name, tensor) for name, tensor in name_tensors(example).items()]
+    inputs = [describe_tensor(name, tensor) for name, tensor in name_tensors(example).items()]
     info: ExportInfo = {
         **about,
         "inputs": inputs,
-        "output": _describe_tensor(name_output(about.get("target_kind", "classes")), expected),
+        "output": describe_tensor(name_output(about.get("target_kind", "classes")), expected),
         "folded": layers,
         "parameters": sum(parameter.numel() for parameter in network.parameters()),
         "int8": int8 is not None,
@@ -157,5 +157,6 @@ def write_index(folder: Path, entries: Sequence[ExportInfo]) -> Path:
     return file
 
 
-def _describe_tensor(name: str, tensor: Tensor) -> TensorInfo:
+def describe_tensor(name: str, tensor: Tensor) -> TensorInfo:
+    """The name, type and shape of a network's input or output."""
     return {"name": name, "dtype": str(tensor.dtype).removeprefix("torch."), "shape": [None, *tensor.shape[1:]]}

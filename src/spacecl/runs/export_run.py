@@ -18,6 +18,7 @@ from ..data.task import Source, Task
 from ..data.task_data import Data, open_data
 from ..errors import ConfigError, DataError, SpaceError
 from ..export.export import FORMATS, ExportInfo, file_names, open_session, write_index
+from ..export.together import TogetherInfo
 from ..learner import Learner
 from ..learning.objective import Objective
 from ..learning.record import TaskRecord
@@ -84,6 +85,24 @@ def export_run(
     if tasks is None:
         print_line(f"{write_index(folder, entries)} lists them.")
     return entries
+
+
+def export_run_together(
+    run: OpenRun,
+    tasks: Sequence[str] | None,
+    out: str | os.PathLike[str] | None = None,
+    print_line: Callable[[str], None] = print,
+) -> TogetherInfo:
+    """Export the networks of some tasks, or with `tasks=None` of all, as one ONNX file; default: `export/tasks.onnx`.
+
+    `out` is the file, or a folder for it.
+    """
+    path = run.folder / "export" if out is None else Path(out)
+    file = path if path.suffix == FORMATS["onnx"] and not path.is_dir() else path / f"tasks{FORMATS['onnx']}"
+    info = run.learner().export_together(file, tasks)
+    shared = f"{info['shared_bytes']:,} of them in weights that tasks share"
+    print_line(f"{len(info['tasks'])} tasks: {file}, {info['bytes']:,} bytes, {shared}")
+    return info
 
 
 def describe_tuning(entry: ExportInfo) -> list[str]:
