@@ -118,6 +118,13 @@ class Learner:
         state = self._state
         return f"<Learner method={name_method(state.method)} tasks={len(state.records)} size={state.core.size():.3f}>"
 
+    def _repr_html_(self) -> str:
+        """How notebooks show the learner: its layers, with the filters of each task in its colour and free ones grey."""
+        from .learning.picture import show_learner
+
+        state = self._state
+        return show_learner(state.core, list(state.records.values()), name_method(state.method))
+
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_changing"}  # a lock cannot be copied
 
