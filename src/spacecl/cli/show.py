@@ -13,7 +13,7 @@ def add_command(commands: Any) -> None:
         "show",
         help="a page about one run: its network with the filters of every task",
         description="Write one page about a run that needs no other file and no network: every layer with the filters of each "
-        "task in its colour, what later tasks reused, size and latency, and for tasks of pictures the first layer's filters "
+        "task in its color, what later tasks reused, size and latency, and for tasks of pictures the first layer's filters "
         "and test examples right and wrong.",
         epilog="Exit codes: 0 done, 1 failed with a message, 2 wrong usage.",
     )

@@ -142,7 +142,7 @@ def _count_reused(learner: Learner, number: int) -> tuple[int, int]:
 def _describe_reuse(number: int, count: int, reused: int) -> str:
     if number == 0:
         return f"The first task: all of its {count} filters are its own."
-    return f"Of its {count} filters, {reused} ({reused / max(1, count):.0%}) are those of earlier tasks, in their colours."
+    return f"Of its {count} filters, {reused} ({reused / max(1, count):.0%}) are those of earlier tasks, in their colors."
 
 
 def _count_bytes(learner: Learner, name: str) -> int:
