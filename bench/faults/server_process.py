@@ -30,8 +30,13 @@ class Server:
 
 
 @contextmanager
-def start_server(folder: Path, *options: str, timeout: float = 10.0, stop: signal.Signals = signal.SIGINT) -> Iterator[Server]:
-    """Start a server for a run and stop it by a signal at the end; it must still live then, and exit with code 0."""
+def start_server(
+    folder: Path, *options: str, timeout: float = 10.0, stop: signal.Signals | None = signal.SIGINT
+) -> Iterator[Server]:
+    """Start a server for a run and stop it by a signal at the end; it must still live then, and exit with code 0.
+
+    With `stop=None` the caller stops it.
+    """
     with tempfile.TemporaryDirectory() as place:
         errors = Path(place) / "errors.txt"
         command = [sys.executable, "-m", "spacecl", "serve", str(folder), "--port", "0", "--timeout", str(timeout), *options]
@@ -43,6 +48,8 @@ def start_server(folder: Path, *options: str, timeout: float = 10.0, stop: signa
             address = re.search(r"http://127\.0\.0\.1:(\d+)", line)
             assert address, f"the server did not start: {line}{errors.read_text()}"
             yield Server(int(address[1]), process, errors, timeout)
+            if stop is None:
+                return
             assert process.poll() is None, f"the server ended with exit code {process.returncode}: {errors.read_text()}"
             process.send_signal(stop)
             output = process.communicate(timeout=30)[0]

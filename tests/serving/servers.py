@@ -18,10 +18,10 @@ QUICK = Recipe(epochs=2, batch_size=32)
 
 
 @contextmanager
-def run_in_thread(learner, limits=None, watched=None, max_connections=None):
+def run_in_thread(learner, limits=None, watched=None, max_connections=None, tokens=()):
     """Run a server in this process, so that tests can reach inside; give its port and its service."""
     limits = limits or Limits()
-    app = build_app(learner, limits, watched)
+    app = build_app(learner, limits, watched, tokens)
     listener = open_listener("127.0.0.1", 0)
     server = make_server(app, limits)
     if max_connections is not None:

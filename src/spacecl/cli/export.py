@@ -5,15 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from functools import partial
 from typing import Any
 
 from .options import HelpFormatter, add_data, add_folder
+from .terminal import positive
 
 EPILOG = """\
 examples:
   spacecl export runs/c10 --task cifar10-1                         # runs/c10/export/cifar10-1.onnx
   spacecl export runs/c10 --task cifar10-1 --out cats.onnx
   spacecl export runs/c10 --all --format safetensors --out small/  # and small/index.json
+  spacecl export runs/c10 --all --tune                             # the padding that is fastest on this machine
+  spacecl export runs/c10 --all --together                         # runs/c10/export/tasks.onnx
   spacecl export runs/c10 --all --int8 --calibrate train --data ~/data
 
 formats:
@@ -46,6 +50,17 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--out", metavar="PATH", help="folder or, for one task, file (default: RUN/export)")
     parser.add_argument("--no-fold", action="store_true", help="do not fold batch norms")
     parser.add_argument(
+        "--pad", type=positive, default=1, metavar="N", help="fill widths with zero filters up to a multiple, such as 16"
+    )
+    parser.add_argument(
+        "--tune",
+        action="store_true",
+        help="measure several paddings and the dense network in onnxruntime on one thread, and keep the fastest (ONNX only)",
+    )
+    parser.add_argument(
+        "--together", action="store_true", help="one ONNX file with an output for every task, and shared weights only once"
+    )
+    parser.add_argument(
         "--int8", action="store_true", help="quantize weights and activations to int8 (ONNX only); needs --calibrate"
     )
     parser.add_argument(
@@ -61,23 +76,35 @@ def run_command(options: argparse.Namespace) -> int:
     from ..errors import ConfigError
     from ..export.export import FORMATS
     from ..progress import format_score
-    from ..runs.export_run import export_run
+    from ..runs.export_run import export_run, export_run_together
     from ..runs.open_run import open_run
 
     if options.int8 != (options.calibrate is not None):
         raise ConfigError(
             "--int8 and --calibrate need each other. Name the images to calibrate with, such as --calibrate train."
         )
+    print_line = (lambda text: None) if options.json else partial(print, flush=True)
+    tasks = None if options.all else list(dict.fromkeys(options.task))
+    run = open_run(options.run, options.model, options.trust_code)
+    if options.together:
+        if options.int8 or options.tune or options.pad > 1 or options.format not in (None, "onnx"):
+            raise ConfigError("--together writes an ONNX file of its own kind: leave out --int8, --tune, --pad and --format.")
+        info = export_run_together(run, tasks, options.out, print_line)
+        if options.json:
+            print(json.dumps(info, indent=1))
+        return 0
     format_of_out = next((name for name, end in FORMATS.items() if options.out and str(options.out).endswith(end)), "onnx")
     entries = export_run(
-        open_run(options.run, options.model, options.trust_code),
-        None if options.all else list(dict.fromkeys(options.task)),
+        run,
+        tasks,
         options.out,
         format=options.format or format_of_out,
         fold=not options.no_fold,
         calibrate=options.calibrate,
         data=options.data,
-        print_line=(lambda text: None) if options.json else lambda text: print(text, flush=True),
+        pad=options.pad,
+        tune=options.tune,
+        print_line=print_line,
     )
     if options.json:
         print(json.dumps(entries, indent=1))

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from . import check, compare, data, demo, export, inspect, report, run, serve, tune, verify
+from . import check, compare, data, demo, export, inspect, report, run, serve, show, tune, verify
 from .options import CommandParser
 from .terminal import keep_interrupts, show_warnings_as_text
 
@@ -16,6 +16,7 @@ COMMANDS = {
     "tune": tune,
     "compare": compare,
     "report": report,
+    "show": show,
     "check": check,
     "data": data,
     "export": export,

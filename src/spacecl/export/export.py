@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -42,7 +42,8 @@ class ScoreInfo(TypedDict):
 
 
 class ExportInfo(NetworkInfo, total=False):
-    """An exported file, as `index.json` lists it. The last five keys are only there for int8 files of runs."""
+    """An exported file, as `index.json` lists it. Files that were tuned have `tuned`, and int8 files of runs the
+    keys after it."""
 
     inputs: list[TensorInfo]
     input: TensorInfo  # if there is one
@@ -54,6 +55,7 @@ class ExportInfo(NetworkInfo, total=False):
     file: str
     bytes: int
     sha256: str
+    tuned: list[dict[str, Any]]  # what was measured, as `TunedInfo`; the first is what the file has
     calibrated: int  # inputs that the ranges were computed from
     metric: str
     score: ScoreInfo | None
@@ -102,11 +104,11 @@ def export_network(
         data = quantize(data, map_tensors(lambda x: x.to(expected.dtype) if x.is_floating_point() else x, int8))
     disk.make_folder(path.parent)
     disk.write_file(path, data)
-    inputs = [_describe_tensor(name, tensor) for name, tensor in name_tensors(example).items()]
+    inputs = [describe_tensor(name, tensor) for name, tensor in name_tensors(example).items()]
     info: ExportInfo = {
         **about,
         "inputs": inputs,
-        "output": _describe_tensor(name_output(about.get("target_kind", "classes")), expected),
+        "output": describe_tensor(name_output(about.get("target_kind", "classes")), expected),
         "folded": layers,
         "parameters": sum(parameter.numel() for parameter in network.parameters()),
         "int8": int8 is not None,
@@ -155,5 +157,6 @@ def write_index(folder: Path, entries: Sequence[ExportInfo]) -> Path:
     return file
 
 
-def _describe_tensor(name: str, tensor: Tensor) -> TensorInfo:
+def describe_tensor(name: str, tensor: Tensor) -> TensorInfo:
+    """The name, type and shape of a network's input or output."""
     return {"name": name, "dtype": str(tensor.dtype).removeprefix("torch."), "shape": [None, *tensor.shape[1:]]}

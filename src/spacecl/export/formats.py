@@ -1,4 +1,4 @@
-"""The formats of exported networks: ONNX, torch.export and plain weights. The only module that knows ONNX.
+"""The formats of exported networks: ONNX, torch.export and plain weights. Only this module and `together` know ONNX.
 
 An exported network is run before its file is written, and its output compared with PyTorch's.
 """
@@ -27,7 +27,15 @@ from ..structure.calling import Inputs, call_model, name_tensors, select_rows, s
 from ..structure.tensors import named_tensors
 
 TOLERANCE = 1e-4  # the largest difference between a file's output and PyTorch's
-_EMBEDDED = ("task", "target_kind", "classes", "digest", "widths", "pictures")  # what the files themselves say of the network
+_EMBEDDED = (
+    "task",
+    "target_kind",
+    "classes",
+    "digest",
+    "widths",
+    "padded",
+    "pictures",
+)  # what the files themselves say of the network
 
 
 class NetworkInfo(TypedDict, total=False):
@@ -38,6 +46,7 @@ class NetworkInfo(TypedDict, total=False):
     classes: list[str]  # the names of these
     digest: str  # of the task's network, before export
     widths: dict[str, int]  # layer -> output channels
+    padded: dict[str, int]  # the same with the zero filters that were added, if it was padded
     pictures: Mapping[str, Any] | None  # how pictures become inputs; None if that is unknown
 
 
@@ -46,16 +55,22 @@ def name_output(target_kind: str) -> str:
     return "values" if target_kind == "values" else "logits"
 
 
-def open_session(file: str | os.PathLike[str] | bytes) -> Callable[[Inputs], Tensor]:
-    """Open an ONNX file, or its content, as a function of inputs that onnxruntime computes."""
-    runtime = _import_package("onnxruntime")
+def open_session(
+    file: str | os.PathLike[str] | bytes, threads: int = 0, output: str | None = None
+) -> Callable[[Inputs], Tensor]:
+    """Open an ONNX file, or its content, as a function of inputs that onnxruntime computes. 0 threads: its own choice."""
+    runtime = import_package("onnxruntime")
     model = file if isinstance(file, bytes) else os.fspath(file)
-    session = runtime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     known = {entry.name for entry in session.get_inputs()}  # without inputs that the network does not read
+
+    outputs = None if output is None else [output]
 
     def run(inputs: Inputs) -> Tensor:
         arrays = {name: tensor.cpu().numpy() for name, tensor in name_tensors(inputs).items() if name in known}
-        return torch.from_numpy(session.run(None, arrays)[0])
+        return torch.from_numpy(session.run(outputs, arrays)[0])
 
     return run
 
@@ -84,15 +99,16 @@ def _name_inputs(program: torch.export.ExportedProgram, probe: Inputs) -> list[s
     return placeholders if sorted(placeholders) == sorted(names) else names
 
 
-def _to_onnx(network: nn.Module, probe: Inputs, expected: Tensor, about: NetworkInfo) -> bytes:
+def to_onnx(network: nn.Module, probe: Inputs, expected: Tensor, about: NetworkInfo, optimize: bool = True) -> bytes:
+    """Convert a network to ONNX; unless `optimize`, its weights stay what they are: norms are not multiplied into them."""
     for package in ("onnx", "onnxscript", "onnxruntime"):
-        _import_package(package)
+        import_package(package)
     with _silence():
         program = _export_program(network, probe)
         try:
             outputs = [name_output(about.get("target_kind", "classes"))]
             names: Any = {"input_names": _name_inputs(program, probe), "output_names": outputs}
-            exported = torch.onnx.export(program, (), dynamo=True, verbose=False, **names)
+            exported = torch.onnx.export(program, (), dynamo=True, verbose=False, optimize=optimize, **names)
         except Exception as error:
             raise SpaceError(
                 f"The network cannot be exported to ONNX: {type(error).__name__}: {first_line(error)}\n"
@@ -100,10 +116,10 @@ def _to_onnx(network: nn.Module, probe: Inputs, expected: Tensor, about: Network
             ) from error
         proto = exported.model_proto  # type: ignore[union-attr]
     _strip_metadata(proto)
-    for key, value in _select_embedded(about).items():
+    for key, value in select_embedded(about).items():
         proto.metadata_props.add(key=key, value=value if isinstance(value, str) else json.dumps(value))
     data = proto.SerializeToString()
-    _check_output(open_session(data), probe, expected, "onnxruntime")
+    check_output(open_session(data), probe, expected, "onnxruntime")
     return data
 
 
@@ -123,9 +139,9 @@ def _to_program(network: nn.Module, probe: Inputs, expected: Tensor, about: Netw
             node.meta.pop("stack_trace", None)  # has lines of source code and paths
         program.example_inputs = None
         buffer = io.BytesIO()
-        torch.export.save(program, buffer, extra_files={"about.json": json.dumps(_select_embedded(about))})
+        torch.export.save(program, buffer, extra_files={"about.json": json.dumps(select_embedded(about))})
         loaded = program.module()
-        _check_output(lambda inputs: call_model(loaded, inputs), probe, expected, "torch.export")
+        check_output(lambda inputs: call_model(loaded, inputs), probe, expected, "torch.export")
     return buffer.getvalue()
 
 
@@ -135,13 +151,13 @@ def _to_safetensors(network: nn.Module, probe: Inputs, expected: Tensor, about: 
 
 
 WRITERS: dict[str, Callable[[nn.Module, Inputs, Tensor, NetworkInfo], bytes]] = {
-    "onnx": _to_onnx,
+    "onnx": to_onnx,
     "torch": _to_program,
     "safetensors": _to_safetensors,
 }
 
 
-def _select_embedded(about: NetworkInfo) -> dict[str, Any]:
+def select_embedded(about: NetworkInfo) -> dict[str, Any]:
     """What a file says of its own network."""
     return {key: value for key in _EMBEDDED if (value := about.get(key)) is not None}
 
@@ -174,7 +190,7 @@ def quantize(data: bytes, inputs: Inputs) -> bytes:
     return proto.SerializeToString()
 
 
-def _check_output(network: Callable[[Inputs], Tensor], probe: Inputs, expected: Tensor, runtime: str) -> None:
+def check_output(network: Callable[[Inputs], Tensor], probe: Inputs, expected: Tensor, runtime: str) -> None:
     """Raise an error unless an exported network computes what PyTorch does, for all rows and for the first alone."""
     for rows in (len(expected), 1):
         output = network(select_rows(probe, slice(rows)))
@@ -183,7 +199,7 @@ def _check_output(network: Callable[[Inputs], Tensor], probe: Inputs, expected: 
             raise SpaceError(f"The exported network does not compute what PyTorch does: {runtime} is off by {error:.2g}.")
 
 
-def _import_package(package: str) -> Any:
+def import_package(package: str) -> Any:
     import importlib
 
     try:

@@ -19,6 +19,7 @@ class LayerSpectrum(TypedDict, total=False):
     reused: int  # those of them that this task's network has
     new: int  # filters that this task added
     wanted: int  # filters that the target asked for; more than `new` where a budget allowed fewer
+    rounded: int  # of the new filters, those that only make the width a multiple of what the user asked for
     cost: float  # what leaving out the other filters costs: by effect, the rise of the loss; otherwise, a share of variance
     cost_of_none: float  # what leaving out all new filters would cost
     lost: float  # share of variance by which a budget misses the threshold

@@ -68,5 +68,11 @@ class TaskRecord:
             f"parameters={self.parameters} size={self.size:.3f}>"
         )
 
+    def _repr_html_(self) -> str:
+        """How notebooks show the record: the layers of the task's network, with its new filters in another colour."""
+        from .picture import show_record
+
+        return show_record(self)
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -23,7 +23,7 @@ def render(page: Page) -> str:
 
     script = files(__package__).joinpath("page.js").read_text(encoding="utf-8")
     return (
-        _environment()
+        make_environment()
         .get_template("page.html.j2")
         .render(
             page=page,
@@ -35,7 +35,8 @@ def render(page: Page) -> str:
 
 
 @cache
-def _environment() -> Environment:
+def make_environment() -> Environment:
+    """Return the templates' environment, which escapes every text of users."""
     check_installed()
     from jinja2 import Environment, PackageLoader, StrictUndefined
 

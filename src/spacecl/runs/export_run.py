@@ -18,6 +18,7 @@ from ..data.task import Source, Task
 from ..data.task_data import Data, open_data
 from ..errors import ConfigError, DataError, SpaceError
 from ..export.export import FORMATS, ExportInfo, file_names, open_session, write_index
+from ..export.together import TogetherInfo
 from ..learner import Learner
 from ..learning.objective import Objective
 from ..learning.record import TaskRecord
@@ -37,12 +38,15 @@ def export_run(
     fold: bool = True,
     calibrate: str | None = None,
     data: str | os.PathLike[str] | None = None,
+    pad: int = 1,
+    tune: bool = False,
     print_line: Callable[[str], None] = print,
 ) -> list[ExportInfo]:
     """Export the networks of some tasks, or with `tasks=None` of all, with an index.json that lists them.
 
     With `calibrate` the weights and activations of ONNX files become bytes, with ranges found on these inputs: "train", a
     folder of pictures or an array in a .npy file. The test score is then measured before and after, if there is data.
+    `pad` and `tune` are those of `Learner.export`.
     `out` is a folder or, for a single task, a file; default: `export` in the run's folder.
     """
     learner = run.learner()
@@ -62,7 +66,7 @@ def export_run(
     entries = []
     for name in names:
         inputs = None if calibrate is None else _load_calibration(calibrate, streams, learner, name)
-        entry = learner.export(name, folder / files[name], format=format, fold=fold, int8=inputs)
+        entry = learner.export(name, folder / files[name], format=format, fold=fold, int8=inputs, pad=pad, tune=tune)
         if inputs is not None:
             entry |= {"calibrated": count_rows(inputs), "metric": learner.records[name].metric, "score": None, "accuracy": None}
             entry["not_measured"] = str(problem) if problem else None
@@ -76,9 +80,41 @@ def export_run(
             entry["accuracy"] = entry["score"] if objective.is_accuracy else None
         entries.append(entry)
         print_line(f"{name}: {folder / files[name]}, {entry['bytes']:,} bytes")
+        for line in describe_tuning(entry):
+            print_line(line)
     if tasks is None:
         print_line(f"{write_index(folder, entries)} lists them.")
     return entries
+
+
+def export_run_together(
+    run: OpenRun,
+    tasks: Sequence[str] | None,
+    out: str | os.PathLike[str] | None = None,
+    print_line: Callable[[str], None] = print,
+) -> TogetherInfo:
+    """Export the networks of some tasks, or with `tasks=None` of all, as one ONNX file; default: `export/tasks.onnx`.
+
+    `out` is the file, or a folder for it.
+    """
+    path = run.folder / "export" if out is None else Path(out)
+    file = path if path.suffix == FORMATS["onnx"] and not path.is_dir() else path / f"tasks{FORMATS['onnx']}"
+    info = run.learner().export_together(file, tasks)
+    shared = f"{info['shared_bytes']:,} of them in weights that tasks share"
+    print_line(f"{len(info['tasks'])} tasks: {file}, {info['bytes']:,} bytes, {shared}")
+    return info
+
+
+def describe_tuning(entry: ExportInfo) -> list[str]:
+    """What was measured to choose a file's padding, as lines of a table."""
+    lines = []
+    for number, row in enumerate(entry.get("tuned", [])):
+        what = "dense network" if row["pad"] is None else "not padded" if row["pad"] == 1 else f"padded to {row['pad']}"
+        kept = "  <- kept" if number == 0 else ""
+        lines.append(f"  {what:<14} {row['bytes']:>12,} bytes  {row['ms']:>8.3f} ms  {row['of_dense']:>6.2f} of dense{kept}")
+    if lines and entry["tuned"][0]["of_dense"] > 1:
+        lines.append("  The dense network is faster here than every file of this task.")
+    return lines
 
 
 def _choose_files(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.resources import files
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
@@ -19,8 +20,10 @@ from ..data.pictures import require_pillow
 from ..learner import Learner
 from ..runs.open_run import OpenRun
 from .batcher import Batcher
+from .metrics import CONTENT_TYPE, MODEL, CountResponses
 from .open_inference import HEADER, VERSION, RequestError, shorten
 from .service import Limits, Service
+from .tokens import RequireToken
 from .watch import warm_up, watch
 
 CONTENT_SECURITY_POLICY = (
@@ -28,7 +31,7 @@ CONTENT_SECURITY_POLICY = (
 )
 
 
-def build_app(learner: Learner, limits: Limits, watched: OpenRun | None = None) -> Starlette:
+def build_app(learner: Learner, limits: Limits, watched: OpenRun | None = None, tokens: Sequence[bytes] = ()) -> Starlette:
     """Build the ASGI application.
 
     Parameters
@@ -36,6 +39,7 @@ def build_app(learner: Learner, limits: Limits, watched: OpenRun | None = None) 
     learner : its tasks are the models that are served.
     limits : what requests may take.
     watched : a folder; tasks that are learned into it later are served, too.
+    tokens : of which callers must send one; with none, everybody may call.
     """
     require_pillow()
     service = Service(Batcher(warm_up(learner), limits.rows), limits)
@@ -48,7 +52,11 @@ def build_app(learner: Learner, limits: Limits, watched: OpenRun | None = None) 
             watching.cancel()
         service.close()
 
+    middleware = [Middleware(CountResponses, service.metrics)]
+    if tokens:
+        middleware.append(Middleware(RequireToken, tokens))
     app = Starlette(
+        middleware=middleware,
         routes=[*_page_routes(service), *_server_routes(service), *_model_routes(service)],
         exception_handlers={
             RequestError: _report_request_error,
@@ -88,6 +96,9 @@ def _server_routes(service: Service) -> list[Route]:
             raise RequestError("The thread that runs the networks has stopped. Restart the server.", 503)
         return JSONResponse({"ready": True})
 
+    async def metrics(request: Request) -> Response:
+        return Response(service.format_metrics(), headers={"Content-Type": CONTENT_TYPE})
+
     async def models(request: Request) -> Response:
         return JSONResponse({"models": [service.describe(name) for name in service.models]})
 
@@ -95,6 +106,7 @@ def _server_routes(service: Service) -> list[Route]:
         return JSONResponse([{"name": name, "version": VERSION, "state": "READY"} for name in service.models])
 
     return [
+        Route("/metrics", metrics),
         Route("/v2", server),
         Route("/v2/health/live", live),
         Route("/v2/health/ready", ready),
@@ -107,7 +119,7 @@ def _model_routes(service: Service) -> list[Route]:
     """Routes below /v2/models/. A task may have any name, slashes included, so the service reads these paths."""
 
     async def infer(request: Request) -> Response:
-        model = service.find_model(request.path_params["path"], "/infer")
+        request.scope[MODEL] = model = service.find_model(request.path_params["path"], "/infer")
         async with _read_body(service, request) as body:
             content, headers = await service.infer(model, body, request.headers.get(HEADER))
         return Response(content, headers=headers)

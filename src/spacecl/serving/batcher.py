@@ -50,6 +50,7 @@ class Batcher:
 
     def __init__(self, learner: Learner, max_rows: int = 1024):
         self.learner, self.max_rows = learner, max_rows
+        self.batches = 0  # that were run
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._cores, self._closed = torch.get_num_threads(), False
         self._pool = ThreadPoolExecutor(self._cores, "spacecl-network", torch.set_num_threads, (1,))
@@ -119,6 +120,7 @@ class Batcher:
 
     def _run_batch(self, batch: list[Query]) -> None:
         by_task: dict[str, list[Query]] = {}
+        self.batches += bool(batch)
         for query in batch:
             if query.future.set_running_or_notify_cancel():  # otherwise the caller has given up
                 by_task.setdefault(query.task, []).append(query)

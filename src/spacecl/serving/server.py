@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import socket
 import sys
 from collections.abc import Callable
@@ -19,6 +20,7 @@ except ImportError as error:
     raise ConfigError('A server needs Starlette and uvicorn. Install them with: pip install "spacecl[serve]"') from error
 from .app import build_app
 from .connections import BACKLOG, limit_connections, make_protocol
+from .tokens import read_tokens
 
 
 def serve(
@@ -28,6 +30,7 @@ def serve(
     *,
     watch: bool = False,
     limits: Limits | None = None,
+    token_file: str | os.PathLike[str] | None = None,
     report: Callable[[str], None] = print,
 ) -> None:
     """Serve the tasks of a run over HTTP until interrupted.
@@ -39,16 +42,19 @@ def serve(
     port : the port; 0 takes a free one.
     watch : serve tasks that are learned into the folder later, too.
     limits : what requests may take.
+    token_file : a file with a token on each line, of which callers must send one.
     report : receives the line with the address.
     """
+    tokens = [] if token_file is None else read_tokens(token_file)
     limits, listener = limits or Limits(), open_listener(host, port)
     learner = folder.learner()
-    app = build_app(learner, limits, folder if watch else None)
+    app = build_app(learner, limits, folder if watch else None, tokens)
     address, number = listener.getsockname()[:2]
     name = f"[{address}]" if ":" in address else address
     report(f"Serving {len(learner.tasks)} tasks of {folder.folder} at http://{name}:{number} (Ctrl-C stops).")
     if not _is_loopback(address):
-        print("spacecl: warning: other machines can reach this address, and there is no password.", file=sys.stderr)
+        problem = "what they send, tokens included, is not encrypted" if tokens else "there is no password (see --token-file)"
+        print(f"spacecl: warning: other machines can reach this address, and {problem}.", file=sys.stderr)
     sys.stdout.flush()
     gc.freeze()  # the learner stays for good: the collector need not visit it again
     make_server(app, limits).run(sockets=[listener])

@@ -17,9 +17,10 @@ from ..data.inputs import check_input
 from ..errors import SpaceError, TaskError
 from ..export.formats import name_output
 from ..learner import INFER, Learner
-from ..structure.calling import INPUT, Inputs, list_tensors, name_tensors
+from ..structure.calling import INPUT, Inputs, count_rows, list_tensors, name_tensors
 from . import pictures
 from .batcher import Batcher, Outputs
+from .metrics import Metrics
 from .open_inference import (
     VERSION,
     RequestError,
@@ -87,6 +88,7 @@ class Service:
 
     def __init__(self, batcher: Batcher, limits: Limits):
         self.batcher, self.limits = batcher, limits
+        self.metrics = Metrics()
         self.waiting = 0  # requests that wait for a result
         self.body_bytes = 0  # of all requests that are being served
         self._decoder = ThreadPoolExecutor(1, "spacecl-pictures")  # one large picture at a time
@@ -167,6 +169,16 @@ class Service:
             },
         }
 
+    def format_metrics(self) -> str:
+        """What the server has done so far, in Prometheus's text format."""
+        gauges = {
+            "spacecl_tasks": ("Tasks that are served.", len(self.learner.tasks)),
+            "spacecl_waiting_requests": ("Requests that wait for a result.", self.waiting),
+            "spacecl_body_bytes": ("Bytes of all bodies that are in memory.", self.body_bytes),
+            "spacecl_start_time_seconds": ("When the server started, in seconds since 1970.", self.metrics.started),
+        }
+        return self.metrics.format(gauges, {"spacecl_batches_total": ("Batches that were run.", self.batcher.batches)})
+
     def close(self) -> None:
         self.batcher.close()
         self._decoder.shutdown()
@@ -220,6 +232,7 @@ class Service:
             raise RequestError(
                 f"Model {model!r}: the answer is not finite. Are the inputs scaled as they were for learning?", 422
             )
+        self.metrics.count_rows(model, count_rows(tensors))
         if "confidence" in arrays:
             arrays["sure"] = arrays["confidence"]
         return build_response(model, request, arrays)

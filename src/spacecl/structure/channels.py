@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -150,6 +150,15 @@ class Channels:
     def widths(self, keep: Tensor) -> dict[str, int]:
         """How many output channels each layer keeps."""
         return {layer: int(((owner < 0) | keep[owner]).sum()) for layer, owner in self.layers.items()}
+
+    def per_unit(self, layer: str, group: Group) -> int:
+        """How many output channels of a layer each unit of a group has."""
+        return int(torch.isin(self.layers[layer], group.units).sum()) // len(group.units)
+
+    def step(self, group: Group, multiple: Callable[[str], int]) -> int:
+        """The number of units whose multiples make the width of each layer of a group a multiple of `multiple(layer)`."""
+        wanted = {layer: multiple(layer) for layer in group.layers}
+        return math.lcm(*(number // math.gcd(number, self.per_unit(layer, group)) for layer, number in wanted.items()))
 
     def full_layers(self, committed: Tensor) -> list[str]:
         """List the layers of groups that have no free unit left, given which units are committed."""

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -41,18 +42,18 @@ from .search import Search
 from .selection import find_places
 
 
-def _check_variance(value: Any) -> float | dict[str, float]:
+def _check_by_layer(number: TypeAdapter[Any], kind: Any, value: Any) -> Any:
     """One number, or a mapping from layer names or patterns to numbers, as plain values."""
     by_layer = value if isinstance(value, Mapping) else {"": value}
-    plain: dict[str, float] = {}
+    plain: dict[str, Any] = {}
     for layer, entry in by_layer.items():
         if not isinstance(layer, str):
             raise ValueError(f" has the key {show(layer)}, which is not a layer's name or pattern")
         try:
-            plain[layer] = _FRACTION.validate_python(to_plain(entry), strict=True)
+            plain[layer] = number.validate_python(to_plain(entry), strict=True)
         except ValidationError:
             where = f"[{layer!r}]" if layer else ""
-            raise ValueError(f"{where}={show(entry)} must be {describe_type(PositiveFraction)}") from None
+            raise ValueError(f"{where}={show(entry)} must be {describe_type(kind)}") from None
     return plain if isinstance(value, Mapping) else plain[""]
 
 
@@ -70,9 +71,13 @@ def _check_task_variance(value: Any) -> dict[str, float | dict[str, float]]:
     return plain
 
 
-_FRACTION: TypeAdapter[float] = TypeAdapter(PositiveFraction)
+_check_variance = partial(_check_by_layer, TypeAdapter(PositiveFraction), PositiveFraction)
+_check_multiple = partial(_check_by_layer, TypeAdapter(PositiveInt), PositiveInt)
 _VALUES = "a number above 0 and at most 1, or one for every layer, by name or pattern"
+_MULTIPLES = "a whole number, at least 1, or one for every layer, by name or pattern"
 Variance = float | Mapping[str, float]
+Multiple = int | Mapping[str, int]
+CheckedMultiple = Annotated[Multiple, PlainValidator(_check_multiple), Description(_MULTIPLES)]
 CheckedVariance = Annotated[Variance, PlainValidator(_check_variance), Description(_VALUES)]
 TaskVariance = Annotated[
     Mapping[str, Variance], PlainValidator(_check_task_variance), Description("a mapping from task names to variances")
@@ -153,6 +158,12 @@ class SPACE(Method):
         default=1.5, help="factor by which every layer grows with on_full=grow"
     )
 
+    multiple: CheckedMultiple = option(
+        default=1,
+        help="round the width of each layer of a task's network up to a multiple of this, where free filters and size "
+        "allow it; of patterns, the first counts, and other layers are not rounded",
+    )
+
     target_kinds: ClassVar[Sequence[TargetKind]] = TARGET_KINDS
     former_values: ClassVar[Mapping[str, Any]] = {
         "tolerance": None,
@@ -186,18 +197,28 @@ class SPACE(Method):
             return variance
         return next(value for pattern, value in variance.items() if matches(layer, [pattern]))
 
+    def multiple_of(self, layer: str) -> int:
+        """What the width of a layer should be a multiple of.
+
+        >>> SPACE(multiple={"conv*": 8}).multiple_of("conv1"), SPACE(multiple={"conv*": 8}).multiple_of("hidden")
+        (8, 1)
+        """
+        if not isinstance(self.multiple, Mapping):
+            return self.multiple
+        return next((value for pattern, value in self.multiple.items() if matches(layer, [pattern])), 1)
+
     def _variance_of(self, task: str) -> Variance | None:
         return self.task_variance.get(task, self.variance)
 
     def check(self, channels: Channels) -> None:
-        """Every pattern must match a layer, and every layer that can be pruned must have a threshold."""
+        """Every pattern must match a layer, and every layer that can be pruned must have a threshold, if any has."""
         layers = [layer for group in channels.groups for layer in group.layers]
         problems = []
         by_task = [(f"task_variance[{show(task)}]", variance) for task, variance in self.task_variance.items()]
-        for name, variance in [("variance", self.variance), *by_task]:
-            if isinstance(variance, Mapping):
-                unmatched = [p for p in variance if not any(matches(layer, [p]) for layer in channels.layers)]
-                missing = [layer for layer in layers if not matches(layer, variance)]
+        for name, given in [("variance", self.variance), *by_task, ("multiple", self.multiple)]:
+            if isinstance(given, Mapping):
+                unmatched = [p for p in given if not any(matches(layer, [p]) for layer in channels.layers)]
+                missing = [layer for layer in layers if name != "multiple" and not matches(layer, given)]
                 problems += [f'{name}: the pattern "{pattern}" matches no layer' for pattern in unmatched]
                 problems += [f'{name}: no pattern matches {", ".join(missing)}; add "*" for the rest'] if missing else []
         if problems:

@@ -89,6 +89,7 @@ class Search:
             projection=self.method.projection,
             order=self.method.selection,
             scarce=self._tasks_left > 1,
+            multiple=self.method.multiple_of,
         )
 
     @cached_property
@@ -115,6 +116,7 @@ class Search:
         reused = self.leave_out(units, self._lost(units) + self._tolerance) & self.reused
         if "size" not in demand.asked:
             self.reused = reused
+            self.rankings = [replace(ranking, reused=reused[ranking.group.units]) for ranking in self.rankings]
             return demand, self._select(demand.wanted)
         # What is left out makes space for new units. How much is best is seen in the answers. Units that no task had together
         # bring weights that count: a large part of the core may exceed the size without any new unit.
@@ -166,6 +168,9 @@ class Search:
     def _demand_by_size(self, size: float) -> _Demand:
         assert self.method.budget is not None  # checked when the learner was made
         level = self._level_for_size(self._size_so_far)
+        if self.core.size(self._select(lambda ranking: ranking.count(level))) > self._size_so_far:
+            self.rankings = [replace(ranking, step=1) for ranking in self.rankings]  # rounding alone would exceed the size
+            level = self._level_for_size(self._size_so_far)
         asked = {"size": size, "budget": self.method.budget, "so_far": round(self._size_so_far, 5)}
         return _Demand(lambda ranking: ranking.count(level), asked, level)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -50,6 +50,7 @@ class Ranking:
     costs: Tensor  # (free units + 1,) of keeping 0, 1, 2, ... of them; never rising
     pick: Callable[[int], Sequence[int]]  # how many -> which, as numbers among the free ones
     prices: Tensor  # (free units + 1,) of 0, 1, 2, ... new units: the parameters that they bring with them
+    step: int = 1  # the number of units, reused and new together, is rounded up to a multiple of this
 
     @property
     def free(self) -> Tensor:
@@ -63,14 +64,18 @@ class Ranking:
     def count(self, level: float) -> int:
         """The number of new units with which cost and price are lowest together, if a parameter costs `level`."""
         cheapest = 0 if level == math.inf else int((self.costs + level * self.prices).argmin())
-        return self._at_least_one(cheapest)
+        return self._round_up(cheapest)
 
     def needed(self, threshold: Callable[[str], float]) -> int:
         """The least number of new units with which `threshold(layer)` of the residual's variance is explained."""
-        return self._at_least_one(max(site.needed(threshold) for site in self.sites))
+        return self._round_up(max(site.needed(threshold) for site in self.sites))
 
-    def _at_least_one(self, count: int) -> int:
-        return count if bool(self.reused.any()) else max(1, count)  # a layer needs at least one channel
+    def _round_up(self, count: int) -> int:
+        """At least one unit with the reused ones, and a multiple of `step` if the network has space for it."""
+        reused = int(self.reused.sum())
+        count = max(count, 0 if reused else 1)
+        rounded = -(-(reused + count) // self.step) * self.step - reused
+        return rounded if rounded <= min(self.space, len(self.costs) - 1) else count
 
 
 def rank_units(
@@ -83,12 +88,13 @@ def rank_units(
     projection: bool = True,
     order: Literal["effect", "pivoted", "first"] = "pivoted",
     scarce: bool = False,
+    multiple: Callable[[str], int] = lambda layer: 1,
 ) -> list[Ranking]:
     """Rank the free units of every group that can be judged, from what was seen of a task's activations.
 
     A pure function: it changes nothing. `order` says which of the free filters come first. `space` says how many of them the
     network has space for, by the key of a group; by default all. With `scarce`, more tasks are to come: units become dearer
-    the fewer are left.
+    the fewer are left. Widths of layers are rounded up to a `multiple(layer)`.
     """
     rankings = []
     parameters = core.channels.parameters_of_units()
@@ -110,7 +116,8 @@ def rank_units(
             pick = partial(_take, best)
         allowed = int((~in_core).sum()) if space is None else space[group.key]
         prices = _list_prices(float(parameters[group.units].mean()), len(costs), allowed, scarce)
-        rankings.append(Ranking(group, sites, allowed, in_core, reused[group.units], costs, pick, prices))
+        step = core.channels.step(group, multiple)
+        rankings.append(Ranking(group, sites, allowed, in_core, reused[group.units], costs, pick, prices, step))
     return rankings
 
 
@@ -148,15 +155,14 @@ def describe_selection(
         count = int(units[ranking.free].sum())
         asked = min(site.residual.explained(wanted(ranking)) for site in sites)
         limit = (lambda _, asked=asked: asked) if threshold is None else threshold
-        summary = _summarize(ranking, first_task[group.units], units[group.units], wanted(ranking), limit, projection)
+        summary = _summarize(ranking, first_task[group.units], units[group.units], wanted, limit, projection)
         values = {
             "explained": min(site.residual.explained(count) for site in sites),
             "core_explained": min(site.residual.core_explained for site in sites) if bool(in_core.any()) else 0.0,
             "samples": min(site.samples for site in sites),
         }
         for layer in group.layers:  # a layer may belong to several groups
-            channels_per_unit = int(torch.isin(channels.layers[layer], group.units).sum()) // len(group.units)
-            scaled = _in_channels(summary, channels_per_unit)
+            scaled = _in_channels(summary, channels.per_unit(layer, group))
             summaries[layer] = _merge(summaries[layer], scaled) if layer in summaries else scaled
             for key, value in values.items():
                 minima[key][layer] = min(value, minima[key].get(layer, value))
@@ -233,7 +239,12 @@ def _allowed(ranking: Ranking, wanted: int, tasks_left: int | None) -> int:
 
 
 def _summarize(
-    ranking: Ranking, first: Tensor, kept: Tensor, wanted: int, threshold: Callable[[str], float], projection: bool
+    ranking: Ranking,
+    first: Tensor,
+    kept: Tensor,
+    wanted: Callable[[Ranking], int],
+    threshold: Callable[[str], float],
+    projection: bool,
 ) -> LayerSpectrum:
     """What was seen of a group, in units; where sites disagree, the one that needs most filters decides."""
     in_core = ranking.in_core
@@ -248,7 +259,8 @@ def _summarize(
         core=int(in_core.sum()),
         reused=int(kept[in_core].sum()),
         new=count,
-        wanted=wanted,
+        wanted=wanted(ranking),
+        rounded=max(0, count - wanted(replace(ranking, step=1))),
         cost=float(f"{float(ranking.costs[count]):.4g}"),
         cost_of_none=float(f"{float(ranking.costs[0]):.4g}"),
         lost=round(max(0.0, *(limit - site.residual.explained(count) for site, limit in sites)), 5),
@@ -259,7 +271,7 @@ def _summarize(
     )
 
 
-_COUNTS = ("core", "reused", "new", "wanted", "new_without_projection")
+_COUNTS = ("core", "reused", "new", "wanted", "rounded", "new_without_projection")
 
 
 def _in_channels(summary: LayerSpectrum, channels_per_unit: int) -> LayerSpectrum:
