@@ -271,7 +271,7 @@ def test_a_file_that_does_not_compute_what_pytorch_does_is_refused(tmp_path, mon
 def test_a_single_row_is_compared_too():
     x = torch.randn(3, 2)
     with pytest.raises(SpaceError, match="off by"):
-        formats._check_output(lambda rows: rows + (len(rows) == 1), x, x, "onnxruntime")
+        formats.check_output(lambda rows: rows + (len(rows) == 1), x, x, "onnxruntime")
 
 
 def test_what_cannot_be_exported_is_refused_with_a_reason(resnet, tmp_path):

@@ -107,7 +107,7 @@ def test_every_family_of_models_keeps_to_its_budget(family):
 def test_of_a_layer_with_several_groups_the_one_that_loses_most_is_told():
     from spacecl.methods.space.selection import _merge
 
-    plain = {"core": 1, "reused": 1, "new_without_projection": 9, "needed": {"0.9": 2}}
+    plain = {"core": 1, "reused": 1, "rounded": 0, "new_without_projection": 9, "needed": {"0.9": 2}}
     held = plain | {"new": 2, "wanted": 6, "lost": 0.3, "threshold": 0.9}
     well = plain | {"new": 5, "wanted": 5, "lost": 0.0, "threshold": 0.8}
     for seen in (_merge(held, well), _merge(well, held)):
