@@ -32,11 +32,11 @@ def test_the_page_and_the_table_are_those_of_the_results():
 
 
 def test_the_runs_have_the_settings_that_the_command_gives_today():
-    assert "\n    spacecl compare permuted-digits --methods all --seeds 2\n" in (EXAMPLE / "README.md").read_text()
+    assert "\n    spacecl compare permuted-digits --methods all --seeds 3\n" in (EXAMPLE / "README.md").read_text()
     (comparison,), _ = read_comparisons(EXAMPLE)
     assert [arm.method for arm in comparison.arms] == list(METHOD_ORDER)
     for arm in comparison.arms:
-        assert [result["seed"] for result in arm.results] == [0, 1]
+        assert [result["seed"] for result in arm.results] == [0, 1, 2]
         for result in arm.results:
             settings = {"benchmark": "permuted-digits", "method": arm.method, "seed": result["seed"]}
             now = resolve_settings(settings).to_json()

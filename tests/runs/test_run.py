@@ -97,7 +97,7 @@ def test_the_result_has_the_spectrum_of_the_analysis(finished):
     for spectrum in (first, second):
         assert spectrum["needed"]["0.5"] <= spectrum["new"] or spectrum["threshold"] < 0.5
         assert spectrum["new"] == spectrum["wanted"]
-        assert spectrum["cost"] <= finished[1]["tasks"][0 if spectrum is first else 1]["target"]["level"]
+        assert 0 <= spectrum["cost"] < spectrum["cost_of_none"]
         assert list(spectrum["needed"].values()) == sorted(spectrum["needed"].values())
         assert len(spectrum["filters"]) == len(spectrum["explained"])
         assert spectrum["explained"] == sorted(spectrum["explained"])
@@ -115,7 +115,7 @@ def test_every_key_of_the_result_is_documented(finished, measured_result):
     used |= {*costs["dense"]["measured"]["latency"]["1"], *result["tasks"][0]["spectrum"]["hidden1"]}
     used |= {key for row in map(json.loads, (finished[0] / "metrics.jsonl").read_text().splitlines()) for key in row}
     used |= {key for start in json.loads((finished[0] / "environment.json").read_text()) for key in start}
-    assert not used - keys
+    assert used - keys == set()
 
 
 def test_the_same_seed_gives_the_same_result_and_another_one_another(finished, tmp_path):

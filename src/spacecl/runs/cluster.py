@@ -55,7 +55,8 @@ def _hide_amdsmi() -> tempfile.TemporaryDirectory[str] | None:
         else:
             return None
     folder = tempfile.TemporaryDirectory(prefix="spacecl-")  # which exists as long as this process
-    Path(folder.name, "amdsmi.py").write_text('raise ImportError("AMD\'s library is missing on this machine.")\n')
+    text = 'raise ImportError("AMD\'s library is missing on this machine.")\n'
+    disk.write_file(Path(folder.name, "amdsmi.py"), text.encode())
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder.name, os.environ.get("PYTHONPATH")]))
     return folder
 
