@@ -131,3 +131,12 @@ def test_a_page_without_data_says_so(pictures, tmp_path):
     assert any("the data are elsewhere" in note for note in show.notes)
     assert not show.tasks[0].right
     assert show.tasks[0].filters
+
+
+def test_a_page_downloads_nothing(pictures, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPACECL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("SPACECL_DATA", raising=False)
+    run = make_run(tmp_path, pictures[0], {})
+    run.config = SimpleNamespace(benchmark="split-cifar10")
+    run.tasks = lambda data: pytest.fail("reads the data, and would download them")
+    assert "There are no test examples here: name the folder of CIFAR-10 with --data." in make_show(run).notes

@@ -66,6 +66,12 @@ def find_missing(names: Iterable[str], data: str | os.PathLike[str] | None) -> l
     return problems
 
 
+def find_absent(names: Iterable[str], data: str | os.PathLike[str] | None) -> list[str]:
+    """Return the titles of the datasets that are not on this machine, whether or not they could be downloaded."""
+    folders = search_folders(data)
+    return [DATASETS[name].title for name in names if DATASETS[name].find(folders) is None]
+
+
 def load(name: str, data: str | os.PathLike[str] | None = None) -> DecodedDataset:
     """Load a dataset as memory-mapped arrays. It is decoded the first time only.
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .. import disk
+from ..data.sources import find_absent
 from ..data.task import Task
 from ..data.task_data import open_data
 from ..errors import SpaceError
@@ -22,6 +23,7 @@ from ..learning.method import name_method
 from ..learning.picture import draw_key, draw_network, picture_core
 from ..learning.record import TaskRecord
 from ..progress import format_score
+from ..runs.config import find_benchmark
 from ..runs.open_run import OpenRun
 from ..runs.result import TaskResult, read_result
 from ..structure.calling import select_rows
@@ -90,7 +92,11 @@ def make_show(run: OpenRun, data: str | os.PathLike[str] | None = None) -> Show:
     streams: dict[str, Task] = {}
     if any(record.pictures is not None for record in learner.records.values()):
         try:
-            streams = run.tasks(data)
+            absent = [] if run.config is None else find_absent(find_benchmark(run.config.benchmark).datasets, data)
+            if absent:  # a page about a finished run downloads nothing
+                notes.append(f"There are no test examples here: name the folder of {' and '.join(absent)} with --data.")
+            else:
+                streams = run.tasks(data)
         except (SpaceError, OSError) as error:
             notes.append(f"There are no test examples here, because their data could not be read: {error}")
     if not any("measured" in result["costs"]["network"] for result in results.values()):
