@@ -1,5 +1,6 @@
 # A server for the tasks of one run, on CPUs:
-#   docker build -t spacecl .
+#   docker build -t spacecl --build-arg PIP_EXTRA_INDEX_URL=URL .
+# where URL is PyTorch's package index for CPUs, as its installation page names it; without it, torch brings gigabytes of CUDA.
 #   docker run -p 8080:8080 -v "$PWD/runs/c10:/run/tasks:ro" spacecl
 # With tokens:
 #   docker run -p 8080:8080 -v "$PWD/runs/c10:/run/tasks:ro" -v "$PWD/tokens:/run/tokens:ro" spacecl \
@@ -9,8 +10,8 @@ FROM python:3.12-slim
 WORKDIR /spacecl
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY src src
-# torch from PyTorch's own index, which has it without CUDA
-RUN pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu -c constraints.txt ".[serve]" \
+ARG PIP_EXTRA_INDEX_URL
+RUN pip install --no-cache-dir -c constraints.txt ".[serve]" \
     && useradd --create-home spacecl
 
 USER spacecl
