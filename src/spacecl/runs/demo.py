@@ -17,6 +17,7 @@ from ..learner import Learner, Method
 from ..learning.recipe import Recipe
 from ..methods.finetune import FineTune
 from ..methods.space import SPACE
+from .resources import keep_threads
 
 COLUMNS = ("task", "SPACE then", "now", "widths", "share of network", "fine-tuning then", "now")
 
@@ -37,23 +38,25 @@ def network() -> nn.Module:
 
 def run(out: str, tasks: int = 5, epochs: int = 30, seed: int = 0, progress: bool | None = None) -> None:
     """Learn the tasks with both methods, print the accuracies, and save SPACE's learner in the folder `out`."""
-    console = Console(soft_wrap=True)
-    started = time.perf_counter()
-    stream, recipe = load_stream("permuted-digits", tasks=tasks), Recipe(epochs=epochs)
-    console.print(
-        f"{tasks} tasks: handwritten digits, with another permutation of the pixels in each task. "
-        "One network with 200 + 200 neurons."
-    )
-    space = _train(SPACE(), stream, recipe, seed, progress)
-    plain = _train(FineTune(), stream, recipe, seed, progress)
-    console.print(_make_table(space, plain))
-    space.learner.verify()
-    space.learner.save(out)
-    console.print(
-        f"SPACE: all {tasks} networks together use {space.learner.size:.1%} of the full one; each is still as committed.\n"
-        f"Saved in {Path(out).resolve()} (load with spacecl.Learner.load). {time.perf_counter() - started:.0f} s.\n"
-        f"Look into it: spacecl inspect {out} --model spacecl.runs.demo:network"
-    )
+    with keep_threads():
+        torch.set_num_threads(1)  # so small a network would wait for more, for minutes if the machine has other work
+        console = Console(soft_wrap=True)
+        started = time.perf_counter()
+        stream, recipe = load_stream("permuted-digits", tasks=tasks), Recipe(epochs=epochs)
+        console.print(
+            f"{tasks} tasks: handwritten digits, with another permutation of the pixels in each task. "
+            "One network with 200 + 200 neurons."
+        )
+        space = _train(SPACE(), stream, recipe, seed, progress)
+        plain = _train(FineTune(), stream, recipe, seed, progress)
+        console.print(_make_table(space, plain))
+        space.learner.verify()
+        space.learner.save(out)
+        console.print(
+            f"SPACE: all {tasks} networks together use {space.learner.size:.1%} of the full one; each is still as committed.\n"
+            f"Saved in {Path(out).resolve()} (load with spacecl.Learner.load). {time.perf_counter() - started:.0f} s.\n"
+            f"Look into it: spacecl inspect {out} --model spacecl.runs.demo:network"
+        )
 
 
 def _train(method: Method, stream: list[Task], recipe: Recipe, seed: int, progress: bool | None) -> Trained:
