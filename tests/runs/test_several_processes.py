@@ -14,6 +14,7 @@ import torch
 from process_helpers import SPACECL, digests, finish, kill_all, kill_rank, list_epochs, read, start, wait_for_epochs
 
 from spacecl.runs.open_run import open_run
+from spacecl.runs.processes import is_lost_connection
 from spacecl.runs.resources import choose_threads
 from spacecl.runs.run_folder import find_threads
 
@@ -138,3 +139,10 @@ def test_the_number_of_threads_follows_the_work_of_a_step_and_a_resumed_run_keep
     starts = [{}, {"machine": {"threads": 3}}, {"machine": {"threads": 2}, "processes": 4}]
     (tmp_path / "environment.json").write_text(json.dumps(starts))
     assert (find_threads(tmp_path, 1), find_threads(tmp_path, 4), find_threads(tmp_path, 2)) == (3, 2, None)
+
+
+def test_an_error_of_the_network_is_a_lost_connection_whatever_its_words():
+    assert is_lost_connection(torch.distributed.DistNetworkError("Connection reset by peer"))
+    assert is_lost_connection(RuntimeError("[gloo] connection closed"))
+    assert not is_lost_connection(RuntimeError("Connection reset by peer"))
+    assert not is_lost_connection(ValueError("gloo"))

@@ -98,6 +98,8 @@ def end_process(error: Exception) -> int | None:
 
 def is_lost_connection(error: Exception) -> bool:
     """Whether an error is the consequence of another process's end."""
+    if isinstance(error, torch.distributed.DistNetworkError):  # which need not name a transport
+        return True
     return isinstance(error, RuntimeError) and any(name in str(error) for name in _TRANSPORTS)
 
 
