@@ -14,14 +14,13 @@ import argparse
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from spacecl.progress import format_duration
-from spacecl.runs.executors import Job, Processes, execute
+from spacecl.runs.executors import Job, run_locally
 from spacecl.runs.result import read_result
 from spacecl.runs.sweep_plan import make_method_arms, make_preset_arms, plan_runs
 
@@ -77,25 +76,16 @@ def estimate_seconds(run: Run, finished: Sequence[Run]) -> float:
 
 
 def do_runs(runs: Sequence[Run], jobs: int, data: str | None) -> Iterator[tuple[Run, str | None]]:
-    """Do runs, and yield each when it ends, with its problem if it has failed."""
-    processes = Processes()
-
-    def do(run: Run) -> str | None:
-        outcome = execute(Job(run.name, str(run.work.absolute()), data, 1, False, {}), processes)
+    """Do runs, and yield each when it ends, with its problem if it has failed. Results are copied as they come."""
+    by_name = {run.name: run for run in runs}
+    planned = [Job(run.name, str(run.work.absolute()), data, 1, False, {}) for run in runs]
+    for job, outcome in run_locally(planned, jobs):
+        run = by_name[job.name]
         if outcome.problem is None:
             run.result.parent.mkdir(parents=True, exist_ok=True)
             for file in reversed(FILES):  # the result last: it says that the run is finished
                 shutil.copy2(run.work / file, run.result.parent / file)
-        return outcome.problem
-
-    with ThreadPoolExecutor(jobs) as threads:
-        futures = {threads.submit(do, run): run for run in runs}
-        try:
-            for future in as_completed(futures):
-                yield futures[future], future.result()
-        finally:
-            processes.stop()
-            threads.shutdown(wait=False, cancel_futures=True)
+        yield run, outcome.problem
 
 
 def main() -> int:
